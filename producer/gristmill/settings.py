@@ -1,0 +1,65 @@
+"""Every setting of Gristmill: one class, prefix GRISTMILL_, a default and a unit for each.
+
+Nothing else reads the environment. The README has a row for each field (a test compares the two).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="GRISTMILL_", frozen=True)
+
+    cache_dir: Path = Field(
+        Path("~/.cache/gristmill").expanduser(), description="Where converted models are kept."
+    )
+
+    # Reading requests
+    max_rows: int = Field(10_000_000, ge=1, description="Most rows that one batch may have.")
+    max_line_bytes: int = Field(
+        16 * 2**20, ge=1024, description="Longest input line that is read, in bytes."
+    )
+    max_errors_shown: int = Field(
+        100, ge=1, description="How many bad lines of a failed batch are named."
+    )
+
+    # Ingest and dispatch
+    shard_max_jobs: int = Field(256, ge=1, description="Most Jobs in one Shard.")
+    shard_max_tokens: int = Field(
+        60_000, ge=1, description="Prompt tokens and expected output tokens of one Shard."
+    )
+    dispatch_window_shards: int = Field(
+        4, ge=1, description="Shards kept waiting on each Lane; the rest wait in the Ledger."
+    )
+
+    # Leases and results
+    lease_s: float = Field(60.0, gt=0, description="How long a Lease lasts without renewal.")
+    flush_interval_s: float = Field(
+        5.0, gt=0, description="Seconds between two Segments; what kill -9 can cost at most."
+    )
+    quiet_flush_interval_s: float = Field(
+        30.0, gt=0, description="The same while no row has finished (checkpoints only)."
+    )
+    resend_after_s: float = Field(
+        120.0, gt=0, description="A Shard silent for so long is rung again; doubles each time."
+    )
+
+    # Engine
+    max_num_seqs: int = Field(64, ge=1, description="Most Sequences computed in one step.")
+    max_num_batched_tokens: int = Field(
+        512, ge=16, description="Most tokens computed in one step, prefill and decode together."
+    )
+    block_size: int = Field(16, ge=1, description="Tokens in one Block of the KV cache.")
+    kv_memory_fraction: float = Field(
+        0.5, gt=0, lt=1, description="Share of the free memory that the KV cache may take."
+    )
+    max_model_len: int | None = Field(
+        None, ge=1, description="Longest prompt plus output in tokens; default: the model's own."
+    )
+    num_threads: int | None = Field(
+        None, ge=1, description="CPU threads of the engine; default: the cores it may use."
+    )

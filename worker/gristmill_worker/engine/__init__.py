@@ -1,0 +1,15 @@
+"""Continuous batching: Jobs in, tokens out, one iteration per `step`.
+
+base            the Engine protocol that the Worker sees
+engine          Engine over our own scheduler and model runner: schedule, run, take in, hand out
+sequence        a Job inside the Engine
+scheduler       how many tokens each Sequence computes in the next step
+block_manager   fixed-size Blocks of KV cache, prefix caching
+forward_batch   the packed tensors of one step
+model_runner    runs them through the model
+kv_cache        the tensors behind the slots
+sampler         picks tokens
+detokenizer     text from token ids, stop strings
+
+This folder knows nothing of queues, stores, ledgers or settings.
+"""

@@ -1,0 +1,69 @@
+"""What a Worker needs of an engine: add, cancel, step. Our own Engine and the backends have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gristmill.types import FinishReason, Job, RowError, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """Tokens of one Sequence so far, and for each the milliseconds since `Engine.add`.
+
+    Given to `add`, it resumes what an earlier Attempt had decoded: those tokens are prefilled,
+    never decoded again, and their times are kept (the clock goes on from the last of them).
+    """
+
+    token_ids: Sequence[int] = ()
+    times_ms: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of one Sequence: an answer, or `error` (then the rest is empty)."""
+
+    seq_id: str
+    usage: Usage = Usage()
+    generated: Generated = Generated()
+    text: str = ""
+    finish_reason: FinishReason | None = None
+    error: RowError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """What one step did. Every added Sequence appears in `finished` exactly once, or is cancelled."""
+
+    finished: Sequence[Finished] = ()
+    num_prefill_tokens: int = 0
+    num_decode_tokens: int = 0
+    num_preempted: int = 0
+    #: Sequences that got at least one new token in this step.
+    advanced: Sequence[str] = field(default=())
+
+
+class Engine(Protocol):
+    """One thread calls all methods. `seq_id` is the caller's and unique among live Sequences."""
+
+    def add(self, seq_id: str, job: Job, resume: Generated = Generated()) -> None:
+        """Queue a Job. A Job that can never fit comes back as `Finished.error` of the next step."""
+
+    def cancel(self, seq_id: str) -> None:
+        """Forget a Sequence; nothing more is heard of it. Unknown ids are ignored."""
+
+    def step(self) -> StepOutput:
+        """One iteration of continuous batching. Cheap when there is nothing to do."""
+
+    def generated(self, seq_id: str) -> Generated:
+        """A snapshot of a live Sequence, for a checkpoint. Raises KeyError when unknown."""
+
+    @property
+    def num_live(self) -> int:
+        """Sequences added and neither finished nor cancelled."""
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Most Sequences that one step computes; a Worker keeps about twice as many live."""

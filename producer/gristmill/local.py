@@ -1,0 +1,91 @@
+"""The whole pipeline in one process: `gristmill run`, by the functions that the service uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gristmill.errors import LineError
+from gristmill.settings import Settings
+from gristmill.types import Usage
+
+Phase = Literal["reading", "loading", "running", "writing"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """What to run, and where. `served_names` are the values of `model` that lines may carry."""
+
+    input_path: Path
+    output_path: Path
+    errors_path: Path
+    work_dir: Path
+    model_name: str
+    revision: str | None
+    served_names: tuple[str, ...]
+    settings: Settings
+    #: Leave the work folder as it is when all is done.
+    keep_work: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is. Rows are those of the whole batch, tokens those of this start."""
+
+    phase: Phase
+    total: int
+    completed: int
+    failed: int
+    generated_tokens: int
+    tokens_per_s: float
+    eta_s: float | None
+    bytes_read: int
+    bytes_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a run ended. `status` is `completed`, `failed` (validation) or `interrupted`.
+
+    `usage` is the whole batch's; what was decoded in this start, and how fast, is
+    `generated_tokens` and `tokens_per_s`. Rows and tokens that an earlier start had already
+    paid for are `rows_resumed` and `tokens_resumed`.
+    """
+
+    batch_id: str
+    status: Literal["completed", "failed", "interrupted"]
+    total: int
+    completed: int
+    failed: int
+    usage: Usage
+    cached_fraction: float
+    elapsed_s: float
+    generated_tokens: int
+    tokens_per_s: float
+    ttft_p50_s: float | None
+    ttft_p95_s: float | None
+    itl_p50_s: float | None
+    itl_p95_s: float | None
+    rows_resumed: int
+    tokens_resumed: int
+    output_path: Path | None
+    errors_path: Path | None
+    #: Why the file failed validation: the first bad lines, and how many there are in all.
+    errors: tuple[LineError, ...] = ()
+    num_errors: int = 0
+
+
+def run(
+    config: RunConfig,
+    *,
+    on_progress: Callable[[Progress], None],
+    should_stop: Callable[[], bool],
+) -> Summary:
+    """Answer every line of the input, going on where an earlier start of the same run stopped.
+
+    Raises UsageError (the work folder is in use, the input is missing), WorkFolderMismatch and
+    whatever loading the model raises. A file that fails validation is a Summary with `errors`.
+    """
+    raise NotImplementedError

@@ -1,0 +1,1 @@
+"""At-least-once channels of Shard pointers and Bells, behind one protocol."""

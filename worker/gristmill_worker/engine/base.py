@@ -21,13 +21,17 @@ class Generated:
     times_ms: Sequence[int] = ()
 
 
+#: What a Job that starts from its prompt has generated.
+NOTHING = Generated()
+
+
 @dataclass(frozen=True, slots=True)
 class Finished:
     """The end of one Sequence: an answer, or `error` (then the rest is empty)."""
 
     seq_id: str
-    usage: Usage = Usage()
-    generated: Generated = Generated()
+    usage: Usage = field(default_factory=Usage)
+    generated: Generated = field(default_factory=Generated)
     text: str = ""
     finish_reason: FinishReason | None = None
     error: RowError | None = None
@@ -35,7 +39,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What one step did. Every added Sequence appears in `finished` exactly once, or is cancelled."""
+    """What one step did. A Sequence is in `finished` exactly once, unless it is cancelled."""
 
     finished: Sequence[Finished] = ()
     num_prefill_tokens: int = 0
@@ -48,7 +52,7 @@ class StepOutput:
 class Engine(Protocol):
     """One thread calls all methods. `seq_id` is the caller's and unique among live Sequences."""
 
-    def add(self, seq_id: str, job: Job, resume: Generated = Generated()) -> None:
+    def add(self, seq_id: str, job: Job, resume: Generated = NOTHING) -> None:
         """Queue a Job. A Job that can never fit comes back as `Finished.error` of the next step."""
 
     def cancel(self, seq_id: str) -> None:

@@ -1,0 +1,215 @@
+"""The Engine: schedule, run, sample, take in. One call of `step` is one iteration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gristmill.errors import OutOfMemory
+from gristmill.types import FinishReason, Job, RowError, Usage
+from gristmill_worker.attention.base import AttentionBackend
+from gristmill_worker.attention.reference import ReferenceAttention
+from gristmill_worker.engine.base import NOTHING, Finished, Generated, StepOutput
+from gristmill_worker.engine.block_manager import BlockManager
+from gristmill_worker.engine.detokenizer import StopStrings, final_text
+from gristmill_worker.engine.forward_batch import build_forward_batch
+from gristmill_worker.engine.kv_cache import KVCache
+from gristmill_worker.engine.model_runner import ModelRunner
+from gristmill_worker.engine.sampler import SamplingRow, sample
+from gristmill_worker.engine.scheduler import Scheduler
+from gristmill_worker.engine.sequence import Sequence
+from gristmill_worker.models.loader import LoadedModel
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Limits of the Engine. `kv_cache_bytes` is what the caller found free for the KV cache."""
+
+    kv_cache_bytes: int
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    block_size: int = 16
+    prefix_caching: bool = True
+
+
+class ContinuousBatchingEngine:
+    """See base.Engine. All memory of the KV cache is reserved here, at the start.
+
+    Raises OutOfMemory when not even one Block fits into `kv_cache_bytes`.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        *,
+        attention: AttentionBackend | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.num_blocks = _num_blocks(loaded, config)
+        #: Longest prompt plus output: what the model knows and the cache holds for one row alone.
+        self.max_model_len = min(loaded.max_model_len, self.num_blocks * config.block_size)
+        self._loaded = loaded
+        self._config = config
+        self._clock = clock
+        self.block_manager = BlockManager(
+            self.num_blocks, config.block_size, prefix_caching=config.prefix_caching
+        )
+        self.scheduler = Scheduler(
+            self.block_manager,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+        )
+        parameter = next(loaded.model.parameters())
+        kv_cache = KVCache(
+            loaded.layers,
+            self.num_blocks,
+            config.block_size,
+            dtype=parameter.dtype,
+            device=parameter.device,
+        )
+        self._runner = ModelRunner(loaded.model, kv_cache, attention or ReferenceAttention())
+        self._live: dict[str, Sequence] = {}
+        self._stops: dict[str, StopStrings] = {}
+        self._started_s: dict[str, float] = {}
+        self._ended_at_add: list[Sequence] = []
+        self._num_arrivals = 0
+
+    @property
+    def num_live(self) -> int:
+        return len(self._live)
+
+    @property
+    def max_num_seqs(self) -> int:
+        return self._config.max_num_seqs
+
+    def add(self, seq_id: str, job: Job, resume: Generated = NOTHING) -> None:
+        assert seq_id not in self._live, f"{seq_id} is live already"
+        self._num_arrivals += 1
+        seq = Sequence(seq_id, job, self._num_arrivals, resume)
+        self._live[seq_id] = seq
+        if job.params.stop:
+            self._stops[seq_id] = StopStrings(self._loaded.tokenizer, job.params.stop)
+        self._started_s[seq_id] = self._clock() - (
+            resume.times_ms[-1] / 1000 if seq.times_ms else 0
+        )
+        seq.error = self._refusal(seq)
+        if seq.error is None and resume.token_ids:
+            seq.finish_reason = self._finish_reason(seq)
+        if seq.error or seq.finish_reason:
+            self._ended_at_add.append(seq)
+        else:
+            self.scheduler.add(seq)
+
+    def cancel(self, seq_id: str) -> None:
+        if seq_id in self._live:
+            seq = self._live[seq_id]
+            if seq in self._ended_at_add:
+                self._ended_at_add.remove(seq)
+            else:
+                self.scheduler.finish([seq])
+            self._forget(seq)
+
+    def generated(self, seq_id: str) -> Generated:
+        seq = self._live[seq_id]
+        return Generated(tuple(seq.generated_ids), tuple(seq.times_ms))
+
+    def step(self) -> StepOutput:
+        ended, self._ended_at_add = self._ended_at_add, []
+        plan = self.scheduler.schedule()
+        advanced: list[Sequence] = []
+        num_decode_tokens = 0
+        if plan.scheduled:
+            batch = build_forward_batch(
+                plan.scheduled, self._config.block_size, self._runner.device
+            )
+            logits = self._runner.run(batch)
+            self.scheduler.advance(plan)
+            advanced = [item.seq for item in plan.scheduled if not item.seq.num_uncomputed_tokens]
+            num_decode_tokens = sum(1 for seq in advanced if seq.num_generated_tokens)
+            rows = [SamplingRow(seq.params, seq.num_generated_tokens) for seq in advanced]
+            self._take_in(advanced, sample(logits, rows))
+            in_step = [seq for seq in advanced if seq.finish_reason or seq.error]
+            self.scheduler.finish(in_step)
+            ended += in_step
+        return StepOutput(
+            finished=[self._finished(seq) for seq in ended],
+            num_prefill_tokens=plan.num_tokens - num_decode_tokens,
+            num_decode_tokens=num_decode_tokens,
+            num_preempted=plan.num_preempted,
+            advanced=[seq.seq_id for seq in advanced if not seq.error],
+        )
+
+    def _take_in(self, seqs: list[Sequence], token_ids: list[int | None]) -> None:
+        now = self._clock()
+        for seq, token_id in zip(seqs, token_ids, strict=True):
+            if token_id is None:
+                seq.error = RowError(
+                    "model_output_invalid",
+                    f"The model's logits hold NaN at token {seq.num_tokens} of this row.",
+                    status_code=500,
+                    type="server_error",
+                )
+                continue
+            seq.token_ids.append(token_id)
+            seq.times_ms.append(round((now - self._started_s[seq.seq_id]) * 1000))
+            seq.finish_reason = self._finish_reason(seq)
+
+    def _finish_reason(self, seq: Sequence) -> FinishReason | None:
+        """Why the row ends with its newest token, if it does. The end wins over the limit."""
+        if not seq.params.ignore_eos and seq.token_ids[-1] in self._loaded.eos_token_ids:
+            return FinishReason.STOP
+        if seq.params.stop and self._stops[seq.seq_id].feed(seq.generated_ids):
+            return FinishReason.STOP
+        at_limit = seq.num_generated_tokens >= seq.params.max_tokens
+        if at_limit or seq.num_tokens >= self.max_model_len:
+            return FinishReason.LENGTH
+        return None
+
+    def _refusal(self, seq: Sequence) -> RowError | None:
+        if not seq.num_prompt_tokens:
+            return RowError("invalid_request", "The prompt has no tokens.", "prompt", 400)
+        if seq.num_prompt_tokens >= self.max_model_len:
+            return RowError(
+                "context_length_exceeded",
+                f"The prompt has {seq.num_prompt_tokens} tokens, and this worker takes "
+                f"{self.max_model_len} for prompt and output together (the model knows "
+                f"{self._loaded.max_model_len}, the KV cache holds "
+                f"{self.num_blocks * self._config.block_size}). Shorten the prompt, or give the "
+                "worker more memory.",
+                "prompt",
+                400,
+            )
+        return None
+
+    def _finished(self, seq: Sequence) -> Finished:
+        self._forget(seq)
+        if seq.error is not None:
+            return Finished(seq.seq_id, error=seq.error)
+        ids = tuple(seq.generated_ids)
+        return Finished(
+            seq.seq_id,
+            usage=Usage(seq.num_prompt_tokens, len(ids), seq.num_cached_tokens or 0),
+            generated=Generated(ids, tuple(seq.times_ms)),
+            text=final_text(self._loaded.tokenizer, ids, seq.params.stop),
+            finish_reason=seq.finish_reason,
+        )
+
+    def _forget(self, seq: Sequence) -> None:
+        del self._live[seq.seq_id], self._started_s[seq.seq_id]
+        self._stops.pop(seq.seq_id, None)
+
+
+def _num_blocks(loaded: LoadedModel, config: EngineConfig) -> int:
+    """As many Blocks as fit, but no more than all rows at their longest could fill."""
+    block_bytes = max(1, loaded.kv_bytes_per_token * config.block_size)
+    num_blocks = config.kv_cache_bytes // block_bytes
+    if num_blocks < 1:
+        raise OutOfMemory(
+            f"{config.kv_cache_bytes:,} bytes are free for the KV cache, and one Block of "
+            f"{config.block_size} tokens takes {block_bytes:,}. Free memory, or lower "
+            "GRISTMILL_BLOCK_SIZE."
+        )
+    blocks_per_seq = -(-loaded.max_model_len // config.block_size)
+    return min(num_blocks, config.max_num_seqs * blocks_per_seq)

@@ -1,0 +1,68 @@
+"""Runs the packed tensors of a step through the model and returns the logits that are wanted."""
+
+from __future__ import annotations
+
+import torch
+
+from gristmill_worker.attention.base import AttentionBackend, AttentionMetadata
+from gristmill_worker.engine.forward_batch import ForwardBatch
+from gristmill_worker.engine.kv_cache import KVCache
+from gristmill_worker.models.hook import AttentionCall, forward_context
+
+
+class ModelRunner:
+    """One model, one KV cache, one attention backend."""
+
+    def __init__(
+        self, model: torch.nn.Module, kv_cache: KVCache, attention: AttentionBackend
+    ) -> None:
+        self.model = model
+        self.kv_cache = kv_cache
+        self.attention = attention
+        self.device = next(model.parameters()).device
+
+    @torch.inference_mode()
+    def run(self, batch: ForwardBatch) -> torch.Tensor:  # [S, vocab_size] float32
+        step = _Step(self.kv_cache, self.attention, batch.metadata)
+        with forward_context(step):
+            output = self.model(
+                input_ids=batch.input_ids[None],
+                position_ids=batch.positions[None],
+                use_cache=False,  # else transformers keeps all keys and values a second time
+                logits_to_keep=batch.last_token_indices,
+            )
+        assert step.num_calls == len(self.kv_cache.layers), (
+            f"the model made {step.num_calls} attention calls, the probe saw "
+            f"{len(self.kv_cache.layers)}"
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits.float()
+
+
+class _Step:
+    """A ForwardContext. The n-th call belongs to the n-th layer of the cache.
+
+    Calls are counted, since `module.layer_idx` lies: some models attend twice in a layer, or run a
+    layer several times, and the order of calls never changes.
+    """
+
+    def __init__(
+        self, kv_cache: KVCache, attention: AttentionBackend, metadata: AttentionMetadata
+    ) -> None:
+        self.kv_cache = kv_cache
+        self.attention = attention
+        self.metadata = metadata
+        self.num_calls = 0
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:  # [1, T, num_heads, v_dim]
+        layer, self.num_calls = self.num_calls, self.num_calls + 1
+        query, key, value = (t[0].transpose(0, 1) for t in (call.query, call.key, call.value))
+        self.kv_cache.write(layer, key, value, self.metadata.slot_mapping)
+        out = self.attention.forward(
+            query,
+            self.kv_cache.keys[layer],
+            self.kv_cache.values[layer],
+            self.metadata,
+            call.rules,
+        )
+        return out[None]

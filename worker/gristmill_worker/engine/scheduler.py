@@ -1,0 +1,203 @@
+"""Decides how many tokens each Sequence computes in the next step.
+
+There are no phases. Each Sequence has token ids, and `num_computed_tokens` of them are in the KV
+cache; a step lets it catch up. A prompt that is far behind takes a chunk, a row that decodes is one
+token behind, and both share the step. What bounds a step: `max_num_batched_tokens` (time and
+activation memory), `max_num_seqs` (rows of logits) and the free Blocks.
+
+What must stay true:
+
+* Progress: the Sequence that arrived first among the running ones is never preempted, and it fits
+  into the cache alone (`Engine.add` sees to it), so it always gets to its end.
+* Fairness: Sequences are admitted in the order of their arrival. One that finds no room holds back
+  all behind it; only one that waits for a shared prefix, which a running Sequence computes at this
+  moment, is stepped over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gristmill_worker.engine.block_manager import BlockManager
+from gristmill_worker.engine.sequence import Sequence, SequenceStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """One Sequence computes its next `num_tokens` tokens."""
+
+    seq: Sequence
+    num_tokens: int
+
+    @property
+    def reaches_end(self) -> bool:
+        """Whether this computes the Sequence's last token, and so yields its next one."""
+        return self.seq.num_computed_tokens + self.num_tokens == self.seq.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    scheduled: tuple[Scheduled, ...]
+    num_preempted: int
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(item.num_tokens for item in self.scheduled)
+
+
+class Scheduler:
+    """Holds the waiting and the running Sequences; only it changes a Sequence's status."""
+
+    #: Waiting Sequences that are looked at in one step, when those before wait for a prefix.
+    _LOOKAHEAD = 64
+    #: Output tokens that are expected of a row before any row has finished.
+    _FIRST_GUESS = 128.0
+    #: Weight of the newest finished row in the learned output length.
+    _LEARNING_RATE = 0.05
+
+    def __init__(
+        self, block_manager: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int
+    ) -> None:
+        assert max_num_batched_tokens >= max_num_seqs, "every decoding row needs one token a step"
+        self.block_manager = block_manager
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._expected_output = self._FIRST_GUESS
+
+    def add(self, seq: Sequence) -> None:
+        self.waiting.append(seq)
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan one step. Blocks for all its tokens are in place when it returns."""
+        scheduled: list[Scheduled] = []
+        num_preempted = self._schedule_running(scheduled)
+        budget = self.max_num_batched_tokens - sum(item.num_tokens for item in scheduled)
+        if num_preempted == 0:  # a Sequence that was just thrown out must not come back at once
+            self._admit(scheduled, budget)
+        return SchedulerOutput(tuple(scheduled), num_preempted)
+
+    def advance(self, output: SchedulerOutput) -> None:
+        """Take note that the step was computed."""
+        for item in output.scheduled:
+            before = item.seq.num_computed_tokens
+            item.seq.num_computed_tokens += item.num_tokens
+            self.block_manager.register_computed(item.seq, previously_computed=before)
+
+    def finish(self, seqs: Iterable[Sequence]) -> None:
+        """Take out Sequences that have ended or are cancelled, and free their Blocks."""
+        ended = list(seqs)
+        for seq in ended:
+            if seq.status is SequenceStatus.WAITING:
+                self.waiting.remove(seq)
+            seq.status = SequenceStatus.FINISHED
+            self.block_manager.free(seq)
+            if seq.finish_reason is not None:
+                error = seq.num_generated_tokens - self._expected_output
+                self._expected_output += self._LEARNING_RATE * error
+        if ended:
+            self.running = [seq for seq in self.running if seq.status is SequenceStatus.RUNNING]
+
+    def _schedule_running(self, scheduled: list[Scheduled]) -> int:
+        """Rows that decode first, then prompts under way; each in the order of arrival."""
+        budget = self.max_num_batched_tokens
+        num_preempted = 0
+        for seq in sorted(self.running, key=lambda seq: seq.num_uncomputed_tokens > 1):
+            if seq.status is not SequenceStatus.RUNNING:
+                continue  # preempted for one of those before it
+            num_tokens = min(seq.num_uncomputed_tokens, budget)
+            if num_tokens == 0:
+                continue
+            while not self.block_manager.extend(seq, seq.num_computed_tokens + num_tokens):
+                victim = self._preempt_newest(scheduled)
+                num_preempted += 1
+                if victim is seq:
+                    break
+            else:
+                scheduled.append(Scheduled(seq, num_tokens))
+                budget = self.max_num_batched_tokens - sum(item.num_tokens for item in scheduled)
+        return num_preempted
+
+    def _preempt_newest(self, scheduled: list[Scheduled]) -> Sequence:
+        """Throw out the Sequence that arrived last; it will be computed again from its ids."""
+        victim = max(self.running, key=lambda seq: seq.arrival)
+        self.running.remove(victim)
+        scheduled[:] = [item for item in scheduled if item.seq is not victim]
+        self.block_manager.free(victim)
+        victim.num_computed_tokens = 0
+        victim.num_preemptions += 1
+        victim.status = SequenceStatus.WAITING
+        self.waiting.appendleft(victim)
+        return victim
+
+    def _admit(self, scheduled: list[Scheduled], budget: int) -> None:
+        # Hashes of the Blocks that running Sequences are about to fill: whoever needs one of them
+        # next does better to wait for it than to compute it a second time.
+        being_computed = {
+            hash_ for seq in self.running for hash_ in self._uncomputed_block_hashes(seq)
+        }
+        reserved = sum(self._expected_growth(seq) for seq in self.running)
+        stepped_over: list[Sequence] = []
+        while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
+            if len(stepped_over) == self._LOOKAHEAD:
+                break
+            seq = self.waiting[0]
+            prefix = self.block_manager.find_prefix(seq)
+            if self._next_block_hash(seq, len(prefix)) in being_computed:
+                stepped_over.append(self.waiting.popleft())
+                continue
+            if not self._has_room(seq, prefix, reserved):
+                break
+            self.waiting.popleft()
+            num_tokens = self._start(seq, prefix, budget)
+            being_computed.update(self._uncomputed_block_hashes(seq))
+            reserved += self._expected_growth(seq)
+            scheduled.append(Scheduled(seq, num_tokens))
+            budget -= num_tokens
+        self.waiting.extendleft(reversed(stepped_over))
+
+    def _has_room(self, seq: Sequence, prefix: list[int], reserved: int) -> bool:
+        """Room for what the Sequence has and, beside the others' growth, for what is expected."""
+        free = self.block_manager.num_free_blocks
+        if not self.running:
+            return self.block_manager.num_blocks_to_admit(prefix, seq.num_tokens) <= free
+        num_tokens = self._expected_num_tokens(seq)
+        return self.block_manager.num_blocks_to_admit(prefix, num_tokens) + reserved <= free
+
+    def _start(self, seq: Sequence, prefix: list[int], budget: int) -> int:
+        self.block_manager.adopt_prefix(seq, prefix)
+        seq.num_computed_tokens = len(prefix) * self.block_manager.block_size
+        if seq.num_cached_tokens is None:
+            seq.num_cached_tokens = min(seq.num_computed_tokens, seq.num_prompt_tokens)
+        num_tokens = min(seq.num_uncomputed_tokens, budget)
+        has_blocks = self.block_manager.extend(seq, seq.num_computed_tokens + num_tokens)
+        assert has_blocks, "_has_room promised the Blocks of all tokens"
+        seq.status = SequenceStatus.RUNNING
+        self.running.append(seq)
+        self.running.sort(key=lambda seq: seq.arrival)
+        return num_tokens
+
+    def _expected_growth(self, seq: Sequence) -> int:
+        """Blocks beyond those it holds that a running Sequence is expected to need."""
+        expected = self.block_manager.num_blocks_for(self._expected_num_tokens(seq))
+        return max(0, expected - len(seq.block_table))
+
+    def _expected_num_tokens(self, seq: Sequence) -> int:
+        expected_output = min(seq.params.max_tokens, self._expected_output)
+        return seq.num_tokens + max(1, round(expected_output - seq.num_generated_tokens))
+
+    def _uncomputed_block_hashes(self, seq: Sequence) -> Iterable[int]:
+        if not self.block_manager.prefix_caching:
+            return
+        block_size = self.block_manager.block_size
+        for i in range(seq.num_computed_tokens // block_size, seq.num_tokens // block_size):
+            yield self.block_manager.block_hash(seq, i)
+
+    def _next_block_hash(self, seq: Sequence, i: int) -> int | None:
+        """Hash of the first full Block that the cache lacks; None when only a rest is missing."""
+        if (i + 1) * self.block_manager.block_size >= seq.num_tokens:
+            return None
+        return self.block_manager.block_hash(seq, i)

@@ -1,0 +1,59 @@
+"""A Job inside the Engine: its token ids so far, how many are computed, and where their KV lies."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from gristmill.types import FinishReason, Job, RowError
+from gristmill_worker.engine.base import Generated
+
+
+class SequenceStatus(Enum):
+    """Only the Scheduler changes it."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Sequence:
+    """State of one Job from `Engine.add` to its end.
+
+    `token_ids` is the prompt followed by what was generated. `num_computed_tokens` of them have
+    their keys and values in the KV cache; block_table[i] is the Block of tokens
+    [i * block_size, (i + 1) * block_size).
+    """
+
+    def __init__(self, seq_id: str, job: Job, arrival: int, resume: Generated) -> None:
+        self.seq_id = seq_id
+        self.params = job.params
+        self.arrival = arrival
+        self.num_prompt_tokens = len(job.prompt_ids)
+        self.token_ids: list[int] = [*job.prompt_ids, *resume.token_ids]
+        self.times_ms: list[int] = list(resume.times_ms)
+        self.status = SequenceStatus.WAITING
+        self.num_computed_tokens = 0
+        self.block_table: list[int] = []
+        #: Hash chain over the full Blocks of token_ids, grown on demand by the BlockManager.
+        self.block_hashes: list[int] = []
+        #: Prompt tokens that the first admission found in the prefix cache; None before it.
+        self.num_cached_tokens: int | None = None
+        self.num_preemptions = 0
+        self.finish_reason: FinishReason | None = None
+        self.error: RowError | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_generated_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def generated_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]

@@ -1,0 +1,119 @@
+"""Loads a model folder for the Engine: checks first, weights after. Safetensors only, no code."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedConfig,
+)
+
+from gristmill.errors import ModelUnsupported
+from gristmill_worker.models.hook import ATTENTION
+from gristmill_worker.models.probe import LayerSpec, probe
+
+#: Where configurations say how many positions a model knows, in the order of trust.
+_POSITION_LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that passed the probe, ready for a ModelRunner.
+
+    `tokenizer` is the `tokenizers.Tokenizer` behind the folder's tokenizer; only its decode is
+    used here.
+    """
+
+    model: torch.nn.Module
+    layers: tuple[LayerSpec, ...]
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    tokenizer: Any
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        itemsize = next(self.model.parameters()).element_size()
+        return sum(layer.bytes_per_token(itemsize) for layer in self.layers)
+
+
+def load_model(
+    path: Path,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    max_model_len: int | None = None,
+) -> LoadedModel:
+    """Load a folder of config.json, tokenizer.json and *.safetensors.
+
+    `max_model_len` is capped by the positions that the model knows. Raises ModelUnsupported.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a local folder never needs the hub
+    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    model_class = _model_class(config)
+    max_model_len = _max_model_len(config, max_model_len)
+    torch_dtype = getattr(torch, dtype)
+    layers = probe(model_class, config, dtype=torch_dtype, max_model_len=max_model_len)
+    model = model_class.from_pretrained(
+        path,
+        dtype=torch_dtype,
+        attn_implementation=ATTENTION,
+        use_safetensors=True,
+        trust_remote_code=False,
+    )
+    model.eval().requires_grad_(False).to(device)
+    # GPT-2 and its like compare every id with pad_token_id in each forward, for a warning.
+    model.config.pad_token_id = None
+    return LoadedModel(
+        model=model,
+        layers=layers,
+        max_model_len=max_model_len,
+        vocab_size=model.get_input_embeddings().num_embeddings,
+        eos_token_ids=_eos_token_ids(path, config),
+        tokenizer=AutoTokenizer.from_pretrained(path, trust_remote_code=False).backend_tokenizer,
+    )
+
+
+def _model_class(config: PreTrainedConfig) -> type[Any]:
+    try:
+        model_class: type[Any] = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    except KeyError:
+        raise ModelUnsupported(
+            f"{config.architectures or type(config).__name__} is no causal language model of "
+            "transformers. Models that bring their own code are never run; see README.md#models."
+        ) from None
+    return model_class
+
+
+def _max_model_len(config: PreTrainedConfig, wanted: int | None) -> int:
+    text_config = config.get_text_config()
+    for name in _POSITION_LIMITS:
+        limit = getattr(text_config, name, None)
+        if isinstance(limit, int) and limit > 0:
+            return min(wanted or limit, limit)
+    if wanted is not None:
+        return wanted
+    raise ModelUnsupported(
+        f"{type(config).__name__} does not say how many positions the model knows "
+        f"(none of {', '.join(_POSITION_LIMITS)}). Set --max-model-len."
+    )
+
+
+def _eos_token_ids(path: Path, config: PreTrainedConfig) -> frozenset[int]:
+    """The ids that end a row, as `model.generate` would have them: from generation_config.json,
+    else from config.json."""
+    eos = config.get_text_config().eos_token_id
+    if (path / "generation_config.json").is_file():
+        configured = GenerationConfig.from_pretrained(path).eos_token_id
+        eos = eos if configured is None else configured
+    if eos is None:
+        return frozenset()
+    return frozenset([eos] if isinstance(eos, int) else eos)

@@ -1,0 +1,183 @@
+"""Finds out before loading whether the Engine can run an architecture exactly (fail closed).
+
+The model is built without memory (device `meta`), three tokens go through it, and every attention
+call is recorded. What the calls show decides; no model is known by name. The rules are numbered as
+in the README's section on models. A numeric test could not replace them: a model that passes sparse
+block indices, say, is exact on short inputs and wrong on long ones.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig
+
+from gristmill.errors import ModelUnsupported
+from gristmill_worker.models.hook import ATTENTION, AttentionCall, forward_context
+
+_KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
+_ROPE_OF_WHOLE_BATCH = {"longrope", "dynamic"}
+#: Arguments that reach attention functions and change nothing in them.
+_HARMLESS = {
+    "position_ids",
+    "use_cache",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "return_dict",
+    "cache_position",
+    "is_causal",
+}
+_WAY_OUT = (
+    "Supported are decoder-only models whose attention goes through transformers' "
+    "AttentionInterface; see README.md#models. Another engine may run it."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """KV cache of one attention call. `shares` is the earlier call whose keys it reads as well."""
+
+    num_kv_heads: int
+    k_dim: int
+    v_dim: int
+    shares: int | None = None
+
+    def bytes_per_token(self, itemsize: int) -> int:
+        if self.shares is not None:
+            return 0
+        return self.num_kv_heads * (self.k_dim + self.v_dim) * itemsize
+
+
+def probe(
+    model_class: type[Any], config: PreTrainedConfig, *, dtype: torch.dtype, max_model_len: int
+) -> tuple[LayerSpec, ...]:
+    """The KV cache that each attention call needs, in the order of the calls.
+
+    Raises ModelUnsupported with the number of the rule, what was seen, and the way out.
+    """
+    name = model_class.__name__
+    text_config = config.get_text_config()
+    _check_layer_types(name, text_config)
+    _check_signature(name, model_class)
+    _check_rope(name, text_config, max_model_len)
+    recorder = _record(name, model_class, config, dtype)
+    _check_calls(name, text_config, recorder.calls)
+    return recorder.layer_specs()
+
+
+class _Recorder:
+    """A ForwardContext that keeps the calls and answers with numbers of the right shape."""
+
+    def __init__(self) -> None:
+        self.calls: list[AttentionCall] = []
+
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        self.calls.append(call)  # also keeps the tensors alive, so that `is` can be trusted
+        batch, num_heads, num_tokens, _ = call.query.shape
+        return call.query.new_zeros(batch, num_tokens, num_heads, call.value.shape[-1])
+
+    def layer_specs(self) -> tuple[LayerSpec, ...]:
+        specs: list[LayerSpec] = []
+        for n, call in enumerate(self.calls):
+            # Layers that share keys and values are handed the very same tensor object.
+            shares = next((m for m in range(n) if self.calls[m].key is call.key), None)
+            _, num_kv_heads, _, k_dim = call.key.shape
+            specs.append(LayerSpec(num_kv_heads, k_dim, call.value.shape[-1], shares))
+        return tuple(specs)
+
+
+def _record(
+    name: str, model_class: type[Any], config: PreTrainedConfig, dtype: torch.dtype
+) -> _Recorder:
+    recorder = _Recorder()
+    config = type(config).from_dict(config.to_dict())
+    config._attn_implementation = ATTENTION
+    try:
+        with torch.device("meta"):
+            model = model_class._from_config(config, dtype=dtype, attn_implementation=ATTENTION)
+        with torch.inference_mode(), forward_context(recorder):
+            model.eval()(
+                input_ids=torch.zeros(1, 3, dtype=torch.long, device="meta"),
+                position_ids=torch.arange(3, device="meta")[None],
+                use_cache=False,
+            )
+    except Exception as error:  # whatever a foreign model raises means that it cannot be run here
+        raise _unsupported(
+            name, 1, f"cannot be run through the attention hook ({error})"
+        ) from error
+    return recorder
+
+
+def _check_layer_types(name: str, config: PreTrainedConfig) -> None:
+    unknown = set(getattr(config, "layer_types", None) or ()) - _KNOWN_LAYER_TYPES
+    if unknown:
+        raise _unsupported(
+            name, 3, f"has layers of a type that keeps other state than keys: {sorted(unknown)}"
+        )
+
+
+def _check_signature(name: str, model_class: type[Any]) -> None:
+    parameters = inspect.signature(model_class.forward).parameters
+    if "position_ids" not in parameters:
+        raise _unsupported(
+            name, 8, "takes no position_ids, so packed Sequences would get wrong positions"
+        )
+    if "logits_to_keep" not in parameters:
+        raise _unsupported(
+            name, 8, "takes no logits_to_keep, so a step would compute logits of every token"
+        )
+
+
+def _check_rope(name: str, config: PreTrainedConfig, max_model_len: int) -> None:
+    for rope in _rope_parameters(config):
+        if rope.get("rope_type") not in _ROPE_OF_WHOLE_BATCH:
+            continue
+        original = rope.get("original_max_position_embeddings") or getattr(
+            config, "original_max_position_embeddings", None
+        )
+        limit = original or getattr(config, "max_position_embeddings", None)
+        if limit is not None and max_model_len > limit:
+            raise ModelUnsupported(
+                f"{name} (rule 9): its {rope['rope_type']} positions change for all rows of a "
+                f"batch when one row is longer than {limit} tokens, and max_model_len is "
+                f"{max_model_len}. Set --max-model-len {limit} or lower."
+            )
+
+
+def _rope_parameters(config: PreTrainedConfig) -> list[dict[str, Any]]:
+    """The rotary settings of a config: one dict, or one for each layer type."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    nested = [value for value in rope.values() if isinstance(value, dict)]
+    return nested or [rope]
+
+
+def _check_calls(name: str, config: PreTrainedConfig, calls: list[AttentionCall]) -> None:
+    if not calls:
+        raise _unsupported(name, 1, "never calls the attention hook")
+    if len(calls) < config.num_hidden_layers:
+        raise _unsupported(
+            name, 2, f"calls attention {len(calls)} times in {config.num_hidden_layers} layers"
+        )
+    for call in calls:
+        if call.attention_mask is not None:
+            raise _unsupported(
+                name, 4, "computes its own attention mask, which a packed batch cannot honour"
+            )
+        if call.extra.get("position_bias") is not None:
+            raise _unsupported(name, 5, "adds a bias by relative position")
+        is_causal = call.extra.get("is_causal", True) is not False
+        if getattr(call.module, "is_causal", None) is not True or not is_causal:
+            raise _unsupported(name, 6, "is not causal: tokens look at what comes after them")
+        unknown = {key for key, value in call.extra.items() if value is not None} - _HARMLESS
+        if unknown:
+            raise _unsupported(
+                name, 7, f"passes arguments to attention that are not known: {sorted(unknown)}"
+            )
+
+
+def _unsupported(name: str, rule: int, why: str) -> ModelUnsupported:
+    return ModelUnsupported(f"{name} (rule {rule}): it {why}. {_WAY_OUT}")

@@ -1,0 +1,1 @@
+"""What decides: batches, Shards, which Segments count, files. SQL, by SQLAlchemy Core."""

@@ -1,0 +1,81 @@
+"""What the Ledger knows of one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from gristmill.errors import LineError
+from gristmill.ledger.status import BatchStatus, FreezeReason
+from gristmill.types import Endpoint, Histogram, ModelPin, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A row of the table, with the nouns of types.py."""
+
+    id: str
+    tenant_id: str
+    status: BatchStatus
+    endpoint: Endpoint | None
+    model: ModelPin
+    seed: str
+    input_fingerprint: str
+    options: Mapping[str, Any]
+    run_id: str
+    ingest_byte_offset: int
+    ingest_line_no: int
+    ingest_row_idx: int
+    num_slices: int
+    num_shards: int
+    total: int
+    completed: int
+    failed: int
+    usage: Usage
+    ttft: Histogram
+    itl: Histogram
+    last_accepted: int
+    errors: tuple[LineError, ...]
+    num_errors: int
+    freeze_reason: FreezeReason | None
+    merged_slices: int
+    num_output_lines: int
+    num_error_lines: int
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    expires_at: int | None
+    in_progress_at: int | None
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+
+
+def batch_from_row(row: RowMapping) -> Batch:
+    fields = dict(row)
+    return Batch(
+        status=BatchStatus(fields.pop("status")),
+        endpoint=(endpoint := fields.pop("endpoint")) and Endpoint(endpoint),
+        model=ModelPin(
+            name=fields.pop("model_name"),
+            revision=fields.pop("model_revision"),
+            tokenizer_hash=fields.pop("tokenizer_hash"),
+            dtype=fields.pop("dtype"),
+        ),
+        usage=Usage(
+            prompt_tokens=fields.pop("prompt_tokens"),
+            completion_tokens=fields.pop("completion_tokens"),
+            cached_tokens=fields.pop("cached_tokens"),
+        ),
+        ttft=Histogram.from_wire(fields.pop("ttft")),
+        itl=Histogram.from_wire(fields.pop("itl")),
+        errors=tuple(LineError(**error) for error in fields.pop("errors")),
+        freeze_reason=(reason := fields.pop("freeze_reason")) and FreezeReason(reason),
+        **fields,
+    )

@@ -1,0 +1,95 @@
+"""Opens the database and its transactions; the queries are in the files beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, create_engine, event
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DatabaseError
+
+from gristmill.errors import UsageError
+from gristmill.ledger.schema import metadata
+
+#: Marks an SQLite file as ours ("grst"), and its tables as those of `schema.py`.
+_APPLICATION_ID = 0x67727374
+_SCHEMA_VERSION = 1
+
+
+class Ledger:
+    """`with ledger.write() as conn:` is one transaction, `read()` one snapshot."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._writer = engine.execution_options(gristmill_write=True)
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Commits at the end, or nothing at all when an exception leaves the block."""
+        with self._writer.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        with self._engine.begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+def open_sqlite(path: Path) -> Ledger:
+    """Raises UsageError when the file is not a Ledger of this version."""
+    engine = create_engine(URL.create("sqlite", database=str(path)))
+    event.listen(engine, "connect", _on_connect)
+    event.listen(engine, "begin", _on_begin)
+    ledger = Ledger(engine)
+    try:
+        with ledger.write() as connection:
+            _check_is_ours(connection, path)
+            metadata.create_all(connection)
+    except DatabaseError as error:
+        ledger.close()
+        raise UsageError(f"{path} cannot be used as a ledger: {error.orig}.") from error
+    except UsageError:
+        ledger.close()
+        raise
+    return ledger
+
+
+def _check_is_ours(connection: Connection, path: Path) -> None:
+    def pragma(name: str) -> Any:
+        return connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+
+    found = pragma("application_id"), pragma("user_version")
+    if found == (_APPLICATION_ID, _SCHEMA_VERSION):
+        return
+    if found[0] == _APPLICATION_ID:
+        raise UsageError(
+            f"{path} was written by another version of Gristmill (schema {found[1]}, this one "
+            f"reads {_SCHEMA_VERSION}). Use that version, or start anew in another folder."
+        )
+    if connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar():
+        raise UsageError(f"{path} is a database, but not a ledger of Gristmill. Choose another.")
+    connection.exec_driver_sql(f"PRAGMA application_id = {_APPLICATION_ID}")
+    connection.exec_driver_sql(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+
+
+def _on_connect(dbapi_connection: Any, _record: Any) -> None:
+    # The driver begins no transaction by itself, so that _on_begin decides how they begin.
+    dbapi_connection.isolation_level = None
+    cursor = dbapi_connection.cursor()
+    cursor.execute("PRAGMA busy_timeout = 30000")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    # A power cut may undo the newest transactions, never mix them up: the Store remembers.
+    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.close()
+
+
+def _on_begin(connection: Connection) -> None:
+    # A writer takes the lock at once: to read first and then find it taken could not be repaired.
+    writes = connection.get_execution_options().get("gristmill_write")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,134 @@
+"""The tables of the Ledger. Times are integer Unix seconds, ids are text, JSON is text.
+
+Every table has `tenant_id`. The statements written against them run on SQLite and PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+)
+
+metadata = MetaData()
+
+
+def _count(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False, default=0)
+
+
+def _time(name: str) -> Column[int]:
+    return Column(name, BigInteger)
+
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("tenant_id", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("endpoint", String),
+    Column("model_name", String, nullable=False),
+    Column("model_revision", String, nullable=False),
+    Column("tokenizer_hash", String, nullable=False),
+    Column("dtype", String, nullable=False),
+    Column("seed", String, nullable=False),
+    Column("input_fingerprint", String, nullable=False),
+    # The settings and names that decide what the rows' answers are.
+    Column("options", JSON, nullable=False),
+    # The run that ingest makes; it counts as soon as the batch is in progress.
+    Column("run_id", String, nullable=False),
+    # Where ingest goes on, and the numbers of its next slice and Shard.
+    _count("ingest_byte_offset"),
+    _count("ingest_line_no"),
+    _count("ingest_row_idx"),
+    _count("num_slices"),
+    _count("num_shards"),
+    # Rows
+    _count("total"),
+    _count("completed"),
+    _count("failed"),
+    # Tokens of the rows that count
+    _count("prompt_tokens"),
+    _count("completion_tokens"),
+    _count("cached_tokens"),
+    Column("ttft", JSON, nullable=False),
+    Column("itl", JSON, nullable=False),
+    # The acceptance number of the newest accepted Segment.
+    _count("last_accepted"),
+    Column("errors", JSON, nullable=False),
+    _count("num_errors"),
+    Column("freeze_reason", String),
+    # How far finalize is: slices merged, and the lines in their pieces.
+    _count("merged_slices"),
+    _count("num_output_lines"),
+    _count("num_error_lines"),
+    Column("output_file_id", String),
+    Column("error_file_id", String),
+    Column("created_at", BigInteger, nullable=False),
+    _time("expires_at"),
+    _time("in_progress_at"),
+    _time("finalizing_at"),
+    _time("completed_at"),
+    _time("failed_at"),
+    _time("expired_at"),
+    _time("cancelling_at"),
+    _time("cancelled_at"),
+    Index("batches_by_status", "status", "id"),
+)
+
+shards = Table(
+    "shards",
+    metadata,
+    Column("batch_id", String, primary_key=True),
+    Column("n", Integer, primary_key=True),
+    Column("tenant_id", String, nullable=False),
+    # The ingest window that the Shard's rows come from; finalize merges slice by slice.
+    Column("slice", Integer, nullable=False),
+    Column("num_jobs", Integer, nullable=False),
+    Column("num_rows", Integer, nullable=False),
+    Column("num_prompt_tokens", BigInteger, nullable=False),
+    Column("state", String, nullable=False),
+    # One bit for each Job: whether a result of it was accepted.
+    Column("accepted", LargeBinary, nullable=False),
+    _count("num_accepted"),
+    _time("sent_at"),
+    # When the sweep looks whether the Shard is silent, and how often it has rung in vain.
+    _time("ring_at"),
+    _count("num_rings"),
+    Index("shards_by_slice", "batch_id", "slice", "n"),
+    Index("shards_by_state", "state", "batch_id", "n"),
+)
+
+segments = Table(
+    "segments",
+    metadata,
+    Column("batch_id", String, primary_key=True),
+    # The acceptance number: from 1, without gaps within a batch.
+    Column("number", BigInteger, primary_key=True),
+    Column("tenant_id", String, nullable=False),
+    Column("shard_n", Integer, nullable=False),
+    Column("attempt_id", String, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("num_results", Integer, nullable=False),
+    UniqueConstraint("batch_id", "shard_n", "attempt_id", "seq"),
+)
+
+files = Table(
+    "files",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("tenant_id", String, nullable=False),
+    Column("purpose", String, nullable=False),
+    Column("filename", String, nullable=False),
+    Column("num_bytes", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+)

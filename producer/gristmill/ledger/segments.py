@@ -1,0 +1,68 @@
+"""Queries about accepted Segments: which they are, and in which order they were accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import Connection, insert, select
+
+from gristmill.ledger.schema import segments
+from gristmill.types import Bell
+
+
+def add(conn: Connection, bell: Bell, *, number: int, num_results: int) -> None:
+    """Segment `number` of the batch, in a transaction that holds the batch."""
+    conn.execute(
+        insert(segments).values(
+            batch_id=bell.batch_id,
+            number=number,
+            tenant_id=bell.tenant_id,
+            shard_n=bell.shard_n,
+            attempt_id=bell.attempt_id,
+            seq=bell.seq,
+            num_results=num_results,
+        )
+    )
+
+
+def known(conn: Connection, tenant_id: str, batch_id: str, shard_n: int) -> set[tuple[str, int]]:
+    """The (attempt id, seq) of all accepted Segments of a Shard."""
+    query = select(segments.c.attempt_id, segments.c.seq).where(
+        segments.c.tenant_id == tenant_id,
+        segments.c.batch_id == batch_id,
+        segments.c.shard_n == shard_n,
+    )
+    return {(attempt_id, seq) for attempt_id, seq in conn.execute(query)}
+
+
+def list_with_results(
+    conn: Connection, tenant_id: str, batch_id: str, run_id: str, shard_n: int
+) -> list[Bell]:
+    """Those Segments of a Shard that hold results, in the order of their acceptance."""
+    query = (
+        select(segments.c.attempt_id, segments.c.seq)
+        .where(
+            segments.c.tenant_id == tenant_id,
+            segments.c.batch_id == batch_id,
+            segments.c.shard_n == shard_n,
+            segments.c.num_results > 0,
+        )
+        .order_by(segments.c.number)
+    )
+    return [
+        Bell(tenant_id, batch_id, run_id, shard_n, attempt_id, seq)
+        for attempt_id, seq in conn.execute(query)
+    ]
+
+
+def stream_all(
+    conn: Connection, tenant_id: str, batch_id: str
+) -> Iterator[tuple[int, int, str, int]]:
+    """(number, Shard, attempt id, seq) of all accepted Segments, by number, without a list."""
+    query = (
+        select(segments.c.number, segments.c.shard_n, segments.c.attempt_id, segments.c.seq)
+        .where(segments.c.tenant_id == tenant_id, segments.c.batch_id == batch_id)
+        .order_by(segments.c.number)
+    )
+    for row in conn.execution_options(yield_per=1000).execute(query):
+        yield row.number, row.shard_n, row.attempt_id, row.seq

@@ -24,13 +24,18 @@ from gristmill_worker.models.loader import LoadedModel
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Limits of the Engine. `kv_cache_bytes` is what the caller found free for the KV cache."""
+    """Limits of the Engine.
+
+    `kv_cache_bytes` is what the caller found free for the KV cache. `expected_output_tokens` is
+    what admission expects of a row until rows have finished and it has learned better.
+    """
 
     kv_cache_bytes: int
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     block_size: int = 16
     prefix_caching: bool = True
+    expected_output_tokens: float = 128.0
 
 
 class ContinuousBatchingEngine:
@@ -60,6 +65,7 @@ class ContinuousBatchingEngine:
             self.block_manager,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
+            expected_output_tokens=config.expected_output_tokens,
         )
         parameter = next(loaded.model.parameters())
         kv_cache = KVCache(

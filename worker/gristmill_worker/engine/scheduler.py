@@ -52,13 +52,16 @@ class Scheduler:
 
     #: Waiting Sequences that are looked at in one step, when those before wait for a prefix.
     _LOOKAHEAD = 64
-    #: Output tokens that are expected of a row before any row has finished.
-    _FIRST_GUESS = 128.0
     #: Weight of the newest finished row in the learned output length.
     _LEARNING_RATE = 0.05
 
     def __init__(
-        self, block_manager: BlockManager, *, max_num_seqs: int, max_num_batched_tokens: int
+        self,
+        block_manager: BlockManager,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        expected_output_tokens: float,
     ) -> None:
         assert max_num_batched_tokens >= max_num_seqs, "every decoding row needs one token a step"
         self.block_manager = block_manager
@@ -66,7 +69,8 @@ class Scheduler:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self._expected_output = self._FIRST_GUESS
+        #: Learned from the rows that finish; the argument is the guess before any has.
+        self._expected_output = expected_output_tokens
 
     def add(self, seq: Sequence) -> None:
         self.waiting.append(seq)

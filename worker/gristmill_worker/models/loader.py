@@ -60,11 +60,10 @@ def load_model(
     config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     model_class = _model_class(config)
     max_model_len = _max_model_len(config, max_model_len)
-    torch_dtype = getattr(torch, dtype)
-    layers = probe(model_class, config, dtype=torch_dtype, max_model_len=max_model_len)
+    layers = probe(model_class, config, max_model_len=max_model_len)
     model = model_class.from_pretrained(
         path,
-        dtype=torch_dtype,
+        dtype=getattr(torch, dtype),
         attn_implementation=ATTENTION,
         use_safetensors=True,
         trust_remote_code=False,

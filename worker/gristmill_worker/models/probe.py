@@ -19,6 +19,8 @@ from gristmill.errors import ModelUnsupported
 from gristmill_worker.models.hook import ATTENTION, AttentionCall, forward_context
 
 _KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
+#: Shapes do not depend on it, and grouped matrix products on `meta` take no other.
+_PROBE_DTYPE = torch.bfloat16
 _ROPE_OF_WHOLE_BATCH = {"longrope", "dynamic"}
 #: Arguments that reach attention functions and change nothing in them.
 _HARMLESS = {
@@ -53,7 +55,7 @@ class LayerSpec:
 
 
 def probe(
-    model_class: type[Any], config: PreTrainedConfig, *, dtype: torch.dtype, max_model_len: int
+    model_class: type[Any], config: PreTrainedConfig, *, max_model_len: int
 ) -> tuple[LayerSpec, ...]:
     """The KV cache that each attention call needs, in the order of the calls.
 
@@ -64,7 +66,7 @@ def probe(
     _check_layer_types(name, text_config)
     _check_signature(name, model_class)
     _check_rope(name, text_config, max_model_len)
-    recorder = _record(name, model_class, config, dtype)
+    recorder = _record(name, model_class, config)
     _check_calls(name, text_config, recorder.calls)
     return recorder.layer_specs()
 
@@ -90,15 +92,15 @@ class _Recorder:
         return tuple(specs)
 
 
-def _record(
-    name: str, model_class: type[Any], config: PreTrainedConfig, dtype: torch.dtype
-) -> _Recorder:
+def _record(name: str, model_class: type[Any], config: PreTrainedConfig) -> _Recorder:
     recorder = _Recorder()
     config = type(config).from_dict(config.to_dict())
     config._attn_implementation = ATTENTION
     try:
         with torch.device("meta"):
-            model = model_class._from_config(config, dtype=dtype, attn_implementation=ATTENTION)
+            model = model_class._from_config(
+                config, dtype=_PROBE_DTYPE, attn_implementation=ATTENTION
+            )
         with torch.inference_mode(), forward_context(recorder):
             model.eval()(
                 input_ids=torch.zeros(1, 3, dtype=torch.long, device="meta"),

@@ -1,0 +1,40 @@
+"""Drives an Engine to the end of all its rows, checking its books after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gristmill.types import Job
+from gristmill_worker.engine.base import Finished
+from gristmill_worker.engine.engine import ContinuousBatchingEngine, EngineConfig
+from gristmill_worker.models.loader import LoadedModel
+
+
+def make_engine(
+    loaded: LoadedModel, *, num_blocks: int = 64, block_size: int = 4, **limits: Any
+) -> ContinuousBatchingEngine:
+    config = EngineConfig(
+        kv_cache_bytes=num_blocks * block_size * loaded.kv_bytes_per_token,
+        block_size=block_size,
+        **{"max_num_seqs": 8, "max_num_batched_tokens": 32, **limits},
+    )
+    return ContinuousBatchingEngine(loaded, config)
+
+
+def run(
+    engine: ContinuousBatchingEngine, jobs: Iterable[tuple[str, Job]], *, max_steps: int = 5000
+) -> dict[str, Finished]:
+    finished: dict[str, Finished] = {}
+    for seq_id, job in jobs:
+        engine.add(seq_id, job)
+    for _ in range(max_steps):
+        if not engine.num_live:
+            break
+        for end in engine.step().finished:
+            assert end.seq_id not in finished, f"{end.seq_id} ended twice"
+            finished[end.seq_id] = end
+        engine.block_manager.check_integrity(engine.scheduler.running)
+    assert not engine.num_live, "rows are left that never ended"
+    assert engine.block_manager.num_free_blocks == engine.num_blocks
+    return finished

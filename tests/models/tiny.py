@@ -1,0 +1,138 @@
+"""Tiny random models of several architectures, and the oracle: each row alone, by transformers."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+from gristmill.types import Job, Row, SamplingParams
+from gristmill_worker.models.hook import ATTENTION
+from gristmill_worker.models.loader import LoadedModel
+from gristmill_worker.models.probe import probe
+
+VOCAB_SIZE = 199
+EOS = 2
+
+_COMMON: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": VOCAB_SIZE,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": EOS,
+}
+_LLAMA_LIKE = {**_COMMON, "num_key_value_heads": 2, "intermediate_size": 128, "head_dim": 16}
+
+#: Architecture -> (configuration class, arguments). Windows are short, so that rows cross them.
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", _LLAMA_LIKE),
+    "qwen3": ("Qwen3Config", _LLAMA_LIKE),
+    "gemma2": (
+        "Gemma2Config",
+        {**_LLAMA_LIKE, "query_pre_attn_scalar": 16, "sliding_window": 8},
+    ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {
+            **_LLAMA_LIKE,
+            "num_hidden_layers": 3,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        },
+    ),
+    "gpt2": (
+        "GPT2Config",
+        {
+            "n_embd": 64,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 256,
+            "vocab_size": VOCAB_SIZE,
+            "bos_token_id": 1,
+            "eos_token_id": EOS,
+        },
+    ),
+    "gpt_neox": ("GPTNeoXConfig", {**_COMMON, "intermediate_size": 128}),
+    "gpt_oss": (
+        "GptOssConfig",
+        {
+            **_LLAMA_LIKE,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+}
+
+
+class NumberDecoder:
+    """Decodes ids as numbers, for tests in which text does not matter."""
+
+    def decode(self, ids: Any, skip_special_tokens: bool = True) -> str:
+        return "".join(f"<{token_id}>" for token_id in ids)
+
+
+def make_model(name: str) -> torch.nn.Module:
+    """A random model with the eager attention of transformers: the oracle."""
+    config_class, arguments = ARCHITECTURES[name]
+    config = getattr(transformers, config_class)(**arguments)
+    torch.manual_seed(7)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    for parameter in model.parameters():
+        if parameter.dim() >= 2:  # far larger than usual, so that greedy rows wander
+            torch.nn.init.normal_(parameter, std=0.3)
+        elif not parameter.abs().sum():
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model.float().eval().requires_grad_(False)
+
+
+def as_loaded(model: torch.nn.Module, *, decoder: Any = None) -> LoadedModel:
+    """The same weights as the Engine takes them."""
+    ours = copy.deepcopy(model)
+    config: Any = ours.config
+    layers = probe(type(ours), config, max_model_len=256)
+    ours.set_attn_implementation(ATTENTION)
+    config.pad_token_id = None
+    return LoadedModel(
+        model=ours,
+        layers=layers,
+        max_model_len=256,
+        vocab_size=VOCAB_SIZE,
+        eos_token_ids=frozenset([EOS]),
+        tokenizer=decoder or NumberDecoder(),
+    )
+
+
+def greedy_alone(model: Any, prompt_ids: list[int], max_tokens: int, eos: bool = True) -> list[int]:
+    """Greedy ids of one row alone, each token from a full forward pass without any cache."""
+    ids = list(prompt_ids)
+    with torch.inference_mode():
+        for _ in range(max_tokens):
+            ids.append(int(model(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+            if eos and ids[-1] == EOS:
+                break
+    return ids[len(prompt_ids) :]
+
+
+def prompts(lengths: list[int], seed: int = 0) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randint(3, VOCAB_SIZE, (length,), generator=generator).tolist() for length in lengths
+    ]
+
+
+def greedy_job(prompt_ids: list[int], max_tokens: int, **params: Any) -> Job:
+    sampling = SamplingParams(max_tokens, temperature=0.0, **params)
+    return Job((Row(0, "row"),), tuple(prompt_ids), sampling)
+
+
+def save_folder(model: Any, path: Path) -> None:
+    model.save_pretrained(path)

@@ -1,0 +1,49 @@
+"""The command line `gristmill`: one file per command, and what the commands share.
+
+Nothing heavy is imported here; a command imports what it needs when it is called, so that
+`gristmill --help` answers at once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gristmill.cli.run import run
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="gristmill",
+    help="Very large batches of LLM requests on machines you own.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(run)
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib.metadata import version
+
+    typer.echo(f"gristmill {version('gristmill')}")
+    raise typer.Exit()
+
+
+@app.callback()
+def _gristmill(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    # A callback keeps `run` a command of its own while it is the only one.
+    del version
+
+
+def main() -> None:
+    """Run the command line; the console script of the distribution."""
+    app()

@@ -1,0 +1,45 @@
+"""The progress bar on a terminal. Imported only when there is one."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+
+from gristmill import local
+from gristmill.cli.progress import describe
+
+
+class BarProgress:
+    """One bar: bytes while the input is read, rows from then on."""
+
+    def __init__(self, console: Console) -> None:
+        self._bar = Progress(
+            SpinnerColumn(),
+            BarColumn(bar_width=30),
+            TaskProgressColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def update(self, progress: local.Progress) -> None:
+        """Set the bar; rich draws it ten times a second at most."""
+        if progress.phase == "reading":
+            done, total = progress.bytes_read, progress.bytes_total
+        else:
+            done, total = progress.completed + progress.failed, progress.total
+        self._bar.update(
+            self._task,
+            completed=done,
+            total=total or None,
+            description=describe(progress),
+        )

@@ -1,0 +1,178 @@
+"""`gristmill run`: reads the arguments, calls `local.run` or the dry run, shows the outcome."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gristmill.cli import options
+from gristmill.cli.failures import ExitCode, failures_reported, print_line_errors
+from gristmill.errors import UsageError
+
+if TYPE_CHECKING:
+    from gristmill.local import RunConfig, Summary
+    from gristmill.settings import Settings
+
+
+def run(
+    input_path: options.InputPath,
+    output_path: options.OutputPath,
+    model: options.Model,
+    errors_path: options.ErrorsPath = None,
+    work_dir: options.WorkDir = None,
+    keep_work: options.KeepWork = False,
+    dry_run: options.DryRun = False,
+    revision: options.Revision = None,
+    served_model_names: options.ServedModelNames = None,
+    max_num_seqs: options.MaxNumSeqs = None,
+    max_model_len: options.MaxModelLen = None,
+    flush_interval: options.FlushInterval = None,
+    json_summary: options.Json = False,
+    quiet: options.Quiet = False,
+    no_progress: options.NoProgress = False,
+    debug: options.Debug = False,
+) -> None:
+    """Answer every line of IN.jsonl with a model, on this machine, into OUT.jsonl.
+
+    A run that was interrupted goes on where it stopped when the same command is started again.
+    """
+    with failures_reported(debug=debug):
+        settings = _settings(max_num_seqs, max_model_len, flush_interval)
+        config = _config(
+            input_path,
+            output_path,
+            errors_path=errors_path,
+            work_dir=work_dir,
+            model_name=model,
+            revision=revision,
+            served_names=tuple(served_model_names or ()),
+            settings=settings,
+            keep_work=keep_work,
+        )
+        show_progress = not (quiet or no_progress)
+        if dry_run:
+            from gristmill.cli.dry_run import dry_run as check_only
+
+            exit_code = check_only(
+                config, as_json=json_summary, quiet=quiet, show_progress=show_progress
+            )
+        else:
+            summary = _answer(config, show_progress=show_progress)
+            exit_code = _report(config, summary, as_json=json_summary, quiet=quiet)
+    raise typer.Exit(exit_code)
+
+
+def _settings(
+    max_num_seqs: int | None, max_model_len: int | None, flush_interval: str | None
+) -> Settings:
+    # An option wins over the environment, which wins over the default.
+    from pydantic import ValidationError
+
+    from gristmill.cli.values import parse_duration
+    from gristmill.settings import Settings
+
+    given: dict[str, int | float | None] = {
+        "max_num_seqs": max_num_seqs,
+        "max_model_len": max_model_len,
+        "flush_interval_s": (None if flush_interval is None else parse_duration(flush_interval)),
+    }
+    try:
+        return Settings(**{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = "GRISTMILL_" + str(first["loc"][0]).removeprefix("GRISTMILL_").upper()
+        raise UsageError(
+            f"{name} is set to {first['input']!r}: {first['msg']}. "
+            "The README lists every setting with its unit and default."
+        ) from error
+
+
+def _config(
+    input_path: Path,
+    output_path: Path,
+    *,
+    errors_path: Path | None,
+    work_dir: Path | None,
+    model_name: str,
+    revision: str | None,
+    served_names: tuple[str, ...],
+    settings: Settings,
+    keep_work: bool,
+) -> RunConfig:
+    from gristmill.local import RunConfig
+
+    if str(input_path) == "-" or (input_path.exists() and not input_path.is_file()):
+        raise UsageError(
+            f"The input {str(input_path)!r} is not a regular file. A pipe or a folder cannot be "
+            "read again after an interruption: write the requests to a file first."
+        )
+    if not input_path.exists():
+        raise UsageError(f"There is no input file {str(input_path)!r}.")
+    errors_path = errors_path or output_path.with_name(f"{output_path.stem}.errors.jsonl")
+    work_dir = work_dir or output_path.with_name(f"{output_path.name}.work")
+    _refuse_unwritable(input_path, output_path, errors_path)
+    return RunConfig(
+        input_path=input_path,
+        output_path=output_path,
+        errors_path=errors_path,
+        work_dir=work_dir,
+        model_name=model_name,
+        revision=revision,
+        served_names=served_names,
+        settings=settings,
+        keep_work=keep_work,
+    )
+
+
+def _refuse_unwritable(input_path: Path, output_path: Path, errors_path: Path) -> None:
+    for path in (output_path, errors_path):
+        if not path.parent.is_dir():
+            raise UsageError(
+                f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}. "
+                "Create it, or name another place."
+            )
+        if str(path) == "-" or (path.exists() and not path.is_file()):
+            raise UsageError(f"{str(path)!r} is not a regular file; name a file for the results.")
+    if len({path.resolve() for path in (input_path, output_path, errors_path)}) < 3:
+        raise UsageError(
+            f"The input {str(input_path)!r}, the answers {str(output_path)!r} and the errors "
+            f"{str(errors_path)!r} must be three different files."
+        )
+
+
+def _answer(config: RunConfig, *, show_progress: bool) -> Summary:
+    from gristmill import local
+    from gristmill.cli.interrupt import StopOnSignal
+    from gristmill.cli.progress import progress_view
+
+    with StopOnSignal() as stop, progress_view(sys.stderr, wanted=show_progress) as view:
+        return local.run(config, on_progress=view.update, should_stop=stop.requested)
+
+
+def _report(config: RunConfig, summary: Summary, *, as_json: bool, quiet: bool) -> ExitCode:
+    from gristmill.cli.summary import exit_code_of, summary_document, summary_text
+    from gristmill.cli.throughput import ThroughputLog
+
+    if as_json:
+        typer.echo(json.dumps(summary_document(summary), ensure_ascii=False))
+    elif summary.status != "failed" and not quiet:
+        typer.echo(summary_text(summary))
+    if summary.status == "failed":
+        print_line_errors(summary.errors, summary.num_errors)
+    elif summary.status == "interrupted":
+        typer.echo(
+            f"Interrupted. What is done is kept in {config.work_dir}. "
+            "To go on, run the same command again.",
+            err=True,
+        )
+    else:
+        ThroughputLog(config.settings.cache_dir).record(
+            config.model_name,
+            generated_tokens=summary.generated_tokens,
+            tokens_per_s=summary.tokens_per_s,
+        )
+    return exit_code_of(summary)

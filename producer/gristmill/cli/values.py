@@ -1,0 +1,40 @@
+"""Values as people write and read them on the command line: durations, counts."""
+
+from __future__ import annotations
+
+import re
+
+from gristmill.errors import UsageError
+
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `500ms`, `2s`, `1.5m`, `2h`. Raises UsageError."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a duration. Write a number and a unit: 500ms, 2s, 5m.")
+    seconds = float(match[1]) * _UNIT_S[match[2]]
+    if seconds == 0:
+        raise UsageError(f"{text!r} is no time at all. The shortest duration is 1ms.")
+    return seconds
+
+
+def format_duration(seconds: float | None) -> str:
+    """Two significant parts at most: `85 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`; `-` for None."""
+    if seconds is None:
+        return "-"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 row`, `1,200 rows`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

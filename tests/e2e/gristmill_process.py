@@ -1,0 +1,102 @@
+"""Runs the installed command as a real process, and reads what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMMAND = Path(sys.executable).with_name("gristmill")
+
+
+def chat_line(custom_id: str, content: str, **parameters: object) -> dict[str, Any]:
+    """One line of an input file. The model is named `tiny`."""
+    body = {"model": "tiny", "messages": [{"role": "user", "content": content}], **parameters}
+    return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def answers_of(path: Path) -> list[tuple[str, object, object]]:
+    """What must not depend on interruptions: without ids and times."""
+    bodies = [(row["custom_id"], row["response"]["body"]) for row in read_lines(path)]
+    return [(custom_id, body["choices"], body["usage"]) for custom_id, body in bodies]
+
+
+@dataclass
+class Gristmill:
+    """Starts `gristmill run in.jsonl -o out.jsonl` in a folder of its own."""
+
+    folder: Path
+    model: Path
+
+    def write(self, lines: Sequence[dict[str, Any] | str]) -> None:
+        texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+        (self.folder / "in.jsonl").write_text("".join(f"{text}\n" for text in texts))
+
+    def command(self, *options: str) -> list[str]:
+        call = [str(COMMAND), "run", "in.jsonl", "-o", "out.jsonl", "--model", str(self.model)]
+        return [*call, "--served-model-name", "tiny", *options]
+
+    def run(self, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*options),
+            cwd=self.folder,
+            env=self._environment(environment),
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=240,
+        )
+
+    @contextmanager
+    def started(self, *options: str) -> Iterator[subprocess.Popen[str]]:
+        """The command running; it is killed when a test leaves it behind."""
+        process = subprocess.Popen(
+            self.command(*options),
+            cwd=self.folder,
+            env=self._environment({}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def wait_for_segments(self, process: subprocess.Popen[str], count: int = 1) -> None:
+        """Until the process has stored this many Segments, and so is in the middle of its work."""
+        deadline = time.monotonic() + 120
+        while self.num_segments() < count:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "no Segment was stored"
+            time.sleep(0.02)
+
+    def num_segments(self) -> int:
+        work = self.folder / "out.jsonl.work"
+        return sum(path.is_file() for path in work.rglob("segments/*/*/*"))
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "out.jsonl"
+
+    @property
+    def errors(self) -> Path:
+        return self.folder / "out.errors.jsonl"
+
+    def _environment(self, extra: dict[str, str]) -> dict[str, str]:
+        own = {"GRISTMILL_CACHE_DIR": str(self.folder / "cache"), "GRISTMILL_NUM_THREADS": "1"}
+        inherited = {k: v for k, v in os.environ.items() if k[:9] != "GRISTMILL"}
+        return {**inherited, **own, **extra}

@@ -25,14 +25,16 @@ def add(conn: Connection, bell: Bell, *, number: int, num_results: int) -> None:
     )
 
 
-def known(conn: Connection, tenant_id: str, batch_id: str, shard_n: int) -> set[tuple[str, int]]:
-    """The (attempt id, seq) of all accepted Segments of a Shard."""
-    query = select(segments.c.attempt_id, segments.c.seq).where(
-        segments.c.tenant_id == tenant_id,
-        segments.c.batch_id == batch_id,
-        segments.c.shard_n == shard_n,
+def is_known(conn: Connection, bell: Bell) -> bool:
+    """Whether this Segment was accepted."""
+    query = select(segments.c.number).where(
+        segments.c.tenant_id == bell.tenant_id,
+        segments.c.batch_id == bell.batch_id,
+        segments.c.shard_n == bell.shard_n,
+        segments.c.attempt_id == bell.attempt_id,
+        segments.c.seq == bell.seq,
     )
-    return {(attempt_id, seq) for attempt_id, seq in conn.execute(query)}
+    return conn.execute(query).first() is not None
 
 
 def list_with_results(

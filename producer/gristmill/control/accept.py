@@ -1,0 +1,142 @@
+"""Decides which results count: a row counts from the first accepted Segment that holds it.
+
+A Bell twice, a Segment twice, two Attempts that finish the same Job: all have no effect.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
+
+from sqlalchemy import Connection
+
+from gristmill.control.base import Control
+from gristmill.errors import CorruptDocument, UnsupportedFormat
+from gristmill.ledger import batches, segments, shards
+from gristmill.ledger.batch import Batch
+from gristmill.ledger.shards import Bitmap
+from gristmill.ledger.status import BatchStatus
+from gristmill.stores.segments import bell_of, list_segments, read_segment
+from gristmill.types import CONTROL_LANE, Bell, Histogram, RowResult, Segment, Usage
+from gristmill.wire import decode_bell
+
+log = logging.getLogger(__name__)
+
+#: Segments that are held in memory at once.
+_MAX_SEGMENTS = 64
+_ACCEPTING = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.CANCELLING)
+
+
+def take_bells(control: Control, *, wait_s: float = 0.0) -> int:
+    """Accept what the waiting Bells tell of, waiting for the first; how many Bells there were."""
+    leases = control.queue.receive(CONTROL_LANE, _MAX_SEGMENTS, wait_s)
+    bells = []
+    for lease in leases:
+        try:
+            bells.append(decode_bell(lease.body))
+        except (CorruptDocument, UnsupportedFormat) as error:
+            log.warning("bell skipped reason=%s", error)
+    accept(control, bells)
+    # Only now: a Bell whose acceptance was cut short comes back.
+    for lease in leases:
+        control.queue.ack(lease)
+    return len(leases)
+
+
+def accept(control: Control, bells: Iterable[Bell]) -> int:
+    """Accept the Segments that Bells tell of, batch by batch; how many rows count newly."""
+
+    def batch_of(bell: Bell) -> tuple[str, str]:
+        return bell.tenant_id, bell.batch_id
+
+    num_rows = 0
+    for (tenant_id, batch_id), of_batch in groupby(sorted(bells, key=batch_of), key=batch_of):
+        for some in _some_at_a_time(of_batch):
+            num_rows += _accept_of_batch(control, tenant_id, batch_id, some)
+    return num_rows
+
+
+def accept_unheard(control: Control, batch: Batch, shard_n: int | None = None) -> bool:
+    """Accept what lies in the Store and no Bell told of; whether there was anything."""
+    found = False
+    listed = list_segments(control.store, batch.tenant_id, batch.id, batch.run_id, shard_n)
+    for some in _some_at_a_time(listed):
+        unheard = _unknown(control, some)
+        if unheard:
+            found = True
+            _accept_of_batch(control, batch.tenant_id, batch.id, unheard)
+    return found
+
+
+def new_results(segment: Segment, accepted: Bitmap, num_jobs: int) -> Iterator[RowResult]:
+    """The results of Jobs that have none yet, marking them; finalize follows the same rule."""
+    for result in segment.results:
+        if 0 <= result.job_idx < num_jobs and accepted.add(result.job_idx):
+            yield result
+
+
+def apply(control: Control, conn: Connection, batch: Batch, found: Sequence[Segment]) -> int:
+    """Let Segments count, in a transaction that has read the batch `for_update`."""
+    number, num_completed, num_failed = batch.last_accepted, 0, 0
+    usage, ttft, itl = Usage(), Histogram(), Histogram()
+    ring_at = control.now + int(control.settings.resend_after_s)
+    for segment in found:
+        bell = bell_of(segment)
+        shard = shards.get(conn, batch.tenant_id, batch.id, segment.shard_n)
+        if shard is None or segments.is_known(conn, bell):
+            continue
+        accepted = Bitmap(shard.accepted)
+        results = list(new_results(segment, accepted, shard.num_jobs))
+        for result in results:
+            num_rows = len(result.rows)
+            num_completed += 0 if result.error else num_rows
+            num_failed += num_rows if result.error else 0
+            usage += result.usage.times(num_rows)
+        if results:
+            ttft.merge(segment.ttft)
+            itl.merge(segment.itl)
+        number += 1
+        segments.add(conn, bell, number=number, num_results=len(segment.results))
+        shards.record_accepted(conn, shard, accepted, num_new=len(results), ring_at=ring_at)
+    if number > batch.last_accepted:
+        batches.record_accepted(
+            conn,
+            batch,
+            completed=num_completed,
+            failed=num_failed,
+            usage=usage,
+            ttft=ttft,
+            itl=itl,
+            last_accepted=number,
+        )
+    return num_completed + num_failed
+
+
+def _accept_of_batch(control: Control, tenant_id: str, batch_id: str, bells: Sequence[Bell]) -> int:
+    # The Store is read before the transaction begins, so that the Ledger is not held up by it.
+    found = [
+        segment
+        for bell in _unknown(control, bells)
+        if (segment := read_segment(control.store, bell))
+    ]
+    if not found:
+        return 0
+    with control.ledger.write() as conn:
+        batch = batches.get(conn, tenant_id, batch_id, for_update=True)
+        if batch is None or batch.freeze_reason or batch.status not in _ACCEPTING:
+            return 0
+        of_run = [segment for segment in found if segment.run_id == batch.run_id]
+        return apply(control, conn, batch, of_run)
+
+
+def _unknown(control: Control, bells: Sequence[Bell]) -> list[Bell]:
+    """Those that tell of a Segment that was not accepted yet, each once, in their order."""
+    with control.ledger.read() as conn:
+        return [bell for bell in dict.fromkeys(bells) if not segments.is_known(conn, bell)]
+
+
+def _some_at_a_time(bells: Iterable[Bell]) -> Iterator[list[Bell]]:
+    iterator = iter(bells)
+    while some := list(islice(iterator, _MAX_SEGMENTS)):
+        yield some

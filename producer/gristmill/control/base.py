@@ -1,0 +1,37 @@
+"""What every control function works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gristmill.errors import UsageError
+from gristmill.ledger import batches
+from gristmill.ledger.batch import Batch
+from gristmill.ledger.ledger import Ledger
+from gristmill.queues.base import Queue
+from gristmill.settings import Settings
+from gristmill.stores.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    ledger: Ledger
+    store: Store
+    queue: Queue
+    #: Unix time in seconds.
+    clock: Callable[[], float]
+    settings: Settings
+
+    @property
+    def now(self) -> int:
+        return int(self.clock())
+
+
+def read_batch(control: Control, tenant_id: str, batch_id: str) -> Batch:
+    """Raises UsageError when the tenant has no such batch."""
+    with control.ledger.read() as conn:
+        batch = batches.get(conn, tenant_id, batch_id)
+    if batch is None:
+        raise UsageError(f"There is no batch {batch_id!r}.")
+    return batch

@@ -1,0 +1,130 @@
+"""Ends a batch: freeze, merge slice by slice, write the two files, publish them.
+
+Every step can be repeated, and goes on after a kill where the Ledger says that it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+from gristmill.control.accept import accept_unheard
+from gristmill.control.base import Control, read_batch
+from gristmill.control.lines import derived_id
+from gristmill.control.merge import merge_slice
+from gristmill.ledger import batches, files, segments, shards
+from gristmill.ledger.batch import Batch
+from gristmill.ledger.status import OPEN, FreezeReason
+from gristmill.stores.keys import file_key, frozen_key, merged_key
+
+_CHUNK_BYTES = 1 << 20
+
+
+def finalize(
+    control: Control,
+    tenant_id: str,
+    batch_id: str,
+    *,
+    should_pause: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Bring a frozen batch to its end; False when it paused between two slices."""
+    batch = read_batch(control, tenant_id, batch_id)
+    if batch.freeze_reason is None or batch.status not in OPEN:
+        return True
+    # A batch that ended before its input was read has no rows, only an end.
+    num_slices = 0 if batch.in_progress_at is None else batch.num_slices
+    if num_slices and batch.merged_slices == 0:
+        _write_frozen(control, batch)
+    while batch.merged_slices < num_slices:
+        if should_pause():
+            return False
+        _merge_next(control, batch)
+        batch = read_batch(control, tenant_id, batch_id)
+    _publish(control, batch)
+    return True
+
+
+def freeze(control: Control, batch: Batch, reason: FreezeReason) -> bool:
+    """From now on no result of the batch is accepted; what lies in the Store was.
+
+    False when there is nothing to freeze: it is frozen, or for COMPLETE not complete.
+    """
+    if reason is not FreezeReason.COMPLETE:
+        accept_unheard(control, batch)
+    with control.ledger.write() as conn:
+        if reason is FreezeReason.COMPLETE and not shards.all_done(conn, batch.tenant_id, batch.id):
+            return False
+        return batches.freeze(conn, batch.tenant_id, batch.id, reason, control.now)
+
+
+def _write_frozen(control: Control, batch: Batch) -> None:
+    """The Segments that count go to the Store, from which a lost Ledger can be rebuilt."""
+    head = {"batch_id": batch.id, "run_id": batch.run_id, "reason": batch.freeze_reason}
+
+    def chunks() -> Iterator[bytes]:
+        yield json.dumps(head)[:-1].encode() + b',"segments":[\n'
+        separator = ""
+        with control.ledger.read() as conn:
+            for entry in segments.stream_all(conn, batch.tenant_id, batch.id):
+                yield f"{separator}{json.dumps(entry)}".encode()
+                separator = ",\n"
+        yield b"\n]}\n"
+
+    control.store.put_stream(frozen_key(batch.tenant_id, batch.id, batch.run_id), chunks())
+
+
+def _merge_next(control: Control, batch: Batch) -> None:
+    slice_n = batch.merged_slices
+    merged = merge_slice(control, batch, slice_n)
+    for which, lines in (("output", merged.output), ("error", merged.error)):
+        control.store.put(_merged_key(batch, slice_n, which), b"".join(lines))
+    with control.ledger.write() as conn:
+        batches.advance_merge(
+            conn,
+            batch,
+            num_output_lines=len(merged.output),
+            num_error_lines=len(merged.error),
+        )
+
+
+def _publish(control: Control, batch: Batch) -> None:
+    assert batch.num_output_lines == batch.completed and (
+        batch.in_progress_at is None
+        or batch.num_output_lines + batch.num_error_lines == batch.total
+    ), f"batch {batch.id}: the lines of its files do not add up to its rows"
+    output = _write_file(control, batch, "output") if batch.num_output_lines else None
+    error = _write_file(control, batch, "error") if batch.num_error_lines else None
+    with control.ledger.write() as conn:
+        published = batches.publish(
+            conn,
+            batch,
+            output_file_id=output.id if output else None,
+            error_file_id=error.id if error else None,
+            now=control.now,
+        )
+        if published:
+            for file in filter(None, (output, error)):
+                files.add(conn, file)
+
+
+def _write_file(control: Control, batch: Batch, which: str) -> files.File:
+    file_id = derived_id("file-", batch.tenant_id, batch.id, which)
+
+    def chunks() -> Iterator[bytes]:
+        for slice_n in range(batch.num_slices):
+            with control.store.open(_merged_key(batch, slice_n, which)) as piece:
+                while chunk := piece.read(_CHUNK_BYTES):
+                    yield chunk
+
+    return files.File(
+        id=file_id,
+        tenant_id=batch.tenant_id,
+        purpose="batch_output",
+        filename=f"{batch.id}_{which}.jsonl",
+        num_bytes=control.store.put_stream(file_key(batch.tenant_id, file_id), chunks()),
+        created_at=control.now,
+    )
+
+
+def _merged_key(batch: Batch, slice_n: int, which: str) -> str:
+    return merged_key(batch.tenant_id, batch.id, batch.run_id, slice_n, which)

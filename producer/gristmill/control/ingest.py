@@ -1,0 +1,217 @@
+"""From an input file to Shards in the Store, window by window, with a cursor in the Ledger."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, BinaryIO
+
+from gristmill.control.accept import apply
+from gristmill.control.base import Control, read_batch
+from gristmill.errors import BatchInvalid
+from gristmill.ledger import batches, shards
+from gristmill.ledger.batch import Batch
+from gristmill.ledger.shards import NewShard
+from gristmill.ledger.status import BatchStatus
+from gristmill.models import Model
+from gristmill.requests.prepare import Cursor, Refusal, Window, prepare
+from gristmill.settings import Settings
+from gristmill.stores.keys import batch_key, segment_key, shard_key
+from gristmill.stores.segments import bell_of
+from gristmill.types import Endpoint, Job, ModelPin, RowResult, Segment, Shard
+from gristmill.wire import encode_segment, encode_shard
+
+#: The Attempt that refused rows are answered by.
+INGEST_ATTEMPT = "ingest"
+#: Settings that decide what lies in which Shard. They are kept with the batch, so that an ingest
+#: that is repeated or goes on elsewhere writes the same bytes under the same keys.
+SHARD_SETTINGS = ("shard_max_jobs", "shard_max_tokens")
+#: Output tokens that a Job is expected to need at most, when Shards are cut.
+_MAX_EXPECTED_OUTPUT = 256
+
+
+def create_batch(
+    control: Control,
+    tenant_id: str,
+    batch_id: str,
+    *,
+    model: ModelPin,
+    seed: str,
+    input_fingerprint: str,
+    options: Mapping[str, Any],
+    expires_at: int | None = None,
+) -> Batch:
+    """A new batch, its description in the Store first. `options` override settings in ingest."""
+    created_at, run_id = control.now, f"run-{secrets.token_hex(8)}"
+    options = {**{name: getattr(control.settings, name) for name in SHARD_SETTINGS}, **options}
+    description = {
+        "format": 1,
+        "id": batch_id,
+        "tenant_id": tenant_id,
+        "run_id": run_id,
+        "model": asdict(model),
+        "seed": seed,
+        "input_fingerprint": input_fingerprint,
+        "options": options,
+        "created_at": created_at,
+        "expires_at": expires_at,
+    }
+    control.store.put(batch_key(tenant_id, batch_id), json.dumps(description, indent=1).encode())
+    with control.ledger.write() as conn:
+        batches.create(
+            conn,
+            tenant_id,
+            batch_id,
+            run_id=run_id,
+            model=model,
+            seed=seed,
+            input_fingerprint=input_fingerprint,
+            options=options,
+            created_at=created_at,
+            expires_at=expires_at,
+        )
+    return read_batch(control, tenant_id, batch_id)
+
+
+def ingest_slice(
+    control: Control,
+    tenant_id: str,
+    batch_id: str,
+    source_opener: Callable[[], BinaryIO],
+    model: Model,
+    *,
+    should_pause: Callable[[], bool],
+) -> bool:
+    """Read on from the cursor until the end or a pause (asked after each window); whether done."""
+    batch = read_batch(control, tenant_id, batch_id)
+    if batch.status is not BatchStatus.VALIDATING or batch.freeze_reason:
+        return True
+    try:
+        with source_opener() as source:
+            for window in _windows(control, batch, source, model):
+                if not _store_window(control, batch, window):
+                    return False
+                batch = read_batch(control, tenant_id, batch_id)
+                if should_pause():
+                    return False
+    except BatchInvalid as invalid:
+        with control.ledger.write() as conn:
+            batches.fail_validation(
+                conn,
+                tenant_id,
+                batch_id,
+                errors=invalid.errors,
+                num_errors=invalid.num_errors,
+                now=control.now,
+            )
+        return True
+    with control.ledger.write() as conn:
+        batches.transition(conn, tenant_id, batch_id, BatchStatus.IN_PROGRESS, control.now)
+    return True
+
+
+def _windows(control: Control, batch: Batch, source: BinaryIO, model: Model) -> Iterator[Window]:
+    return prepare(
+        source,
+        model=model,
+        settings=_settings_of(control, batch),
+        batch_seed=batch.seed,
+        endpoint=batch.endpoint,
+        start=Cursor(
+            byte_offset=batch.ingest_byte_offset,
+            line_no=batch.ingest_line_no,
+            row_idx=batch.ingest_row_idx,
+        ),
+    )
+
+
+def _settings_of(control: Control, batch: Batch) -> Settings:
+    """The control side's settings, with those that the batch was made with."""
+    known = {name: value for name, value in batch.options.items() if name in Settings.model_fields}
+    return control.settings.model_copy(update=known)
+
+
+def _store_window(control: Control, batch: Batch, window: Window) -> bool:
+    """One slice: its Shards into the Store, then all of it into the Ledger at once.
+
+    False when another ingest was faster. A crash between the two leaves objects in the Store that
+    the next try overwrites with the same bytes.
+    """
+    new = []
+    for n, jobs in enumerate(cut(window.jobs, _settings_of(control, batch)), batch.num_shards):
+        shard = Shard(
+            batch.tenant_id, batch.id, batch.run_id, n, window.endpoint, batch.model, jobs
+        )
+        control.store.put(
+            shard_key(batch.tenant_id, batch.id, batch.run_id, n), encode_shard(shard)
+        )
+        num_rows = sum(len(job.rows) for job in jobs)
+        new.append(NewShard(n, len(jobs), num_rows, shard.pointer.num_prompt_tokens))
+    refused = None
+    if window.refused:
+        refused = _refusals(batch, batch.num_shards + len(new), window.refused)
+        control.store.put(segment_key(bell_of(refused)), encode_segment(refused))
+        new.append(NewShard(refused.shard_n, len(window.refused), len(window.refused), 0))
+    return _record_window(control, batch, window.cursor, window.endpoint, new, refused)
+
+
+def _record_window(
+    control: Control,
+    batch: Batch,
+    cursor: Cursor,
+    endpoint: Endpoint,
+    new: list[NewShard],
+    refused: Segment | None,
+) -> bool:
+    with control.ledger.write() as conn:
+        advanced = batches.advance_ingest(
+            conn,
+            batch,
+            endpoint=endpoint,
+            byte_offset=cursor.byte_offset,
+            line_no=cursor.line_no,
+            row_idx=cursor.row_idx,
+            num_new_shards=len(new),
+        )
+        if not advanced:
+            return False
+        shards.add(conn, batch.tenant_id, batch.id, batch.num_slices, new)
+        if refused is not None:
+            current = batches.get(conn, batch.tenant_id, batch.id, for_update=True)
+            assert current is not None, "a batch that was just changed is there"
+            apply(control, conn, current, [refused])
+    return True
+
+
+def _refusals(batch: Batch, n: int, refused: Iterable[Refusal]) -> Segment:
+    """A Shard without Jobs: its only Segment says why each of its rows was refused."""
+    return Segment(
+        tenant_id=batch.tenant_id,
+        batch_id=batch.id,
+        run_id=batch.run_id,
+        shard_n=n,
+        attempt_id=INGEST_ATTEMPT,
+        seq=0,
+        results=tuple(
+            RowResult(idx, (refusal.row,), error=refusal.error, finished_at=batch.created_at)
+            for idx, refusal in enumerate(refused)
+        ),
+    )
+
+
+def cut(jobs: Iterable[Job], settings: Settings) -> Iterator[tuple[Job, ...]]:
+    """Jobs in their order, as many together as a Shard may hold; always at least one."""
+    some: list[Job] = []
+    num_tokens = 0
+    for job in jobs:
+        cost = len(job.prompt_ids) + min(job.params.max_tokens, _MAX_EXPECTED_OUTPUT)
+        is_full = len(some) == settings.shard_max_jobs
+        if some and (is_full or num_tokens + cost > settings.shard_max_tokens):
+            yield tuple(some)
+            some, num_tokens = [], 0
+        some.append(job)
+        num_tokens += cost
+    if some:
+        yield tuple(some)

@@ -1,0 +1,118 @@
+"""Turns the Shards and accepted Segments of one slice into lines, in the order of the rows.
+
+A slice is what one window of ingest read, so that its size bounds the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gristmill.control.accept import new_results
+from gristmill.control.base import Control
+from gristmill.control.lines import LineWriter
+from gristmill.errors import CorruptDocument
+from gristmill.ledger import segments, shards
+from gristmill.ledger.batch import Batch
+from gristmill.ledger.shards import Bitmap, ShardRow
+from gristmill.ledger.status import FreezeReason
+from gristmill.stores.keys import segment_key, shard_key
+from gristmill.stores.segments import read_segment
+from gristmill.types import Bell, Job, Row, RowError, RowResult
+from gristmill.wire import decode_shard
+
+_NEVER_RUN = {
+    FreezeReason.EXPIRED: RowError(
+        "batch_expired",
+        "This request could not be executed before the completion window expired.",
+    ),
+    FreezeReason.CANCELLED: RowError(
+        "batch_cancelled", "This request was not executed before the batch was cancelled."
+    ),
+    FreezeReason.BUDGET: RowError(
+        "budget_exceeded", "This request was not executed: the budget of the batch was used up."
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MergedSlice:
+    """The lines of a slice, each in the order of the rows."""
+
+    output: list[bytes]
+    error: list[bytes]
+
+
+def merge_slice(control: Control, batch: Batch, slice_n: int) -> MergedSlice:
+    """Raises CorruptDocument when the Store has lost what it had."""
+    with control.ledger.read() as conn:
+        of_slice = shards.list_slice(conn, batch.tenant_id, batch.id, slice_n)
+        counting = {
+            shard.n: segments.list_with_results(
+                conn, batch.tenant_id, batch.id, batch.run_id, shard.n
+            )
+            for shard in of_slice
+        }
+    output: dict[int, bytes] = {}
+    error: dict[int, bytes] = {}
+    for shard in of_slice:
+        for row, failed, line in _lines_of_shard(control, batch, shard, counting[shard.n]):
+            (error if failed else output)[row.idx] = line
+    num_rows = sum(shard.num_rows for shard in of_slice)
+    assert len(output) + len(error) == num_rows and not output.keys() & error.keys(), (
+        f"batch {batch.id} slice {slice_n}: {num_rows} rows, {len(output)} + {len(error)} lines"
+    )
+    return MergedSlice(
+        [line for _, line in sorted(output.items())], [line for _, line in sorted(error.items())]
+    )
+
+
+def _lines_of_shard(
+    control: Control, batch: Batch, shard: ShardRow, counting: list[Bell]
+) -> Iterator[tuple[Row, bool, bytes]]:
+    """(row, whether it failed, its line) for each row of a Shard."""
+    assert batch.endpoint is not None, "a batch with Shards has an endpoint"
+    lines = LineWriter(batch.id, batch.endpoint, batch.model)
+    results = _results(control, shard, counting)
+    # The rows that ingest refused never became Jobs: their results say all.
+    all_failed = len(results) == shard.num_jobs and all(r.error for r, _ in results.values())
+    jobs = () if all_failed else _read_jobs(control, batch, shard)
+    for result, attempt_id in results.values():
+        for row in result.rows:
+            if result.error:
+                yield row, True, lines.failure(row, result.error)
+            else:
+                params = jobs[result.job_idx].params
+                yield row, False, lines.answer(row, result, params, attempt_id)
+    for job_idx, job in enumerate(jobs):
+        if job_idx not in results:
+            for row in job.rows:
+                yield row, True, lines.failure(row, _never_run(batch))
+
+
+def _results(
+    control: Control, shard: ShardRow, counting: list[Bell]
+) -> dict[int, tuple[RowResult, str]]:
+    """The result that counts of each Job, and the Attempt that it came from."""
+    accepted = Bitmap.empty(shard.num_jobs)
+    results = {}
+    for bell in counting:
+        segment = read_segment(control.store, bell)
+        if segment is None:
+            raise CorruptDocument(
+                f"The Segment {segment_key(bell)} was accepted and can no longer be read: the "
+                "store has lost or damaged it. Restore it from a copy, or run the batch again."
+            )
+        for result in new_results(segment, accepted, shard.num_jobs):
+            results[result.job_idx] = result, bell.attempt_id
+    return results
+
+
+def _read_jobs(control: Control, batch: Batch, shard: ShardRow) -> tuple[Job, ...]:
+    key = shard_key(batch.tenant_id, batch.id, batch.run_id, shard.n)
+    return decode_shard(control.store.get(key)).jobs
+
+
+def _never_run(batch: Batch) -> RowError:
+    assert batch.freeze_reason in _NEVER_RUN, "a complete batch misses no row"
+    return _NEVER_RUN[batch.freeze_reason]

@@ -1,0 +1,79 @@
+"""Repairs what a lost message left undone, and ends what is due: cheap, called every few seconds.
+
+It sees all tenants, and serves no caller.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from gristmill.control.accept import accept_unheard
+from gristmill.control.base import Control, read_batch
+from gristmill.control.dispatch import ring
+from gristmill.control.finalize import finalize, freeze
+from gristmill.ledger import batches, shards
+from gristmill.ledger.batch import Batch
+from gristmill.ledger.status import BatchStatus, FreezeReason
+
+log = logging.getLogger(__name__)
+
+#: A silent Shard is looked after at least so often, however long it has been silent.
+_MAX_DOUBLINGS = 6
+
+
+def sweep(control: Control) -> None:
+    """One round over all open batches."""
+    for batch in _open_batches(control):
+        _ring_silent_shards(control, batch)
+        end_if_due(control, read_batch(control, batch.tenant_id, batch.id))
+
+
+def end_if_due(control: Control, batch: Batch) -> bool:
+    """Freeze and finalize a batch that is complete, overdue or cancelled; whether it has ended."""
+    if batch.freeze_reason is None:
+        reason = _reason_to_end(control, batch)
+        if reason is None or not freeze(control, batch, reason):
+            return False
+        log.info("batch frozen batch=%s reason=%s", batch.id, reason)
+    return finalize(control, batch.tenant_id, batch.id)
+
+
+def _reason_to_end(control: Control, batch: Batch) -> FreezeReason | None:
+    if batch.status is BatchStatus.CANCELLING:
+        return FreezeReason.CANCELLED
+    if batch.status is BatchStatus.IN_PROGRESS and batch.completed + batch.failed == batch.total:
+        return FreezeReason.COMPLETE
+    if batch.expires_at is not None and batch.expires_at <= control.clock():
+        return FreezeReason.EXPIRED
+    return None
+
+
+def _ring_silent_shards(control: Control, batch: Batch) -> None:
+    if batch.status is not BatchStatus.IN_PROGRESS or batch.freeze_reason:
+        return
+    now = control.now
+    with control.ledger.read() as conn:
+        due = shards.list_due_to_ring(conn, batch.tenant_id, batch.id, now)
+    for shard in due:
+        # Its Bells may have been lost, not its worker.
+        if accept_unheard(control, batch, shard.n):
+            continue
+        doublings = min(shard.num_rings + 1, _MAX_DOUBLINGS)
+        ring_at = now + int(control.settings.resend_after_s * 2**doublings)
+        with control.ledger.write() as conn:
+            is_silent = shards.mark_rung(conn, shard, ring_at=ring_at)
+        if is_silent:
+            log.info("shard rung again batch=%s shard=%d", batch.id, shard.n)
+            ring(control, batch, shard)
+
+
+def _open_batches(control: Control) -> Iterator[Batch]:
+    after_id = ""
+    while True:
+        with control.ledger.read() as conn:
+            page = batches.list_open(conn, after_id=after_id)
+        if not page:
+            return
+        yield from page
+        after_id = page[-1].id

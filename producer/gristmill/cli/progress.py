@@ -93,7 +93,7 @@ def details(progress: Progress) -> str:
         if progress.tokens_per_s > 0:
             parts.append(f"{progress.tokens_per_s:.1f} tokens/s")
         if progress.eta_s is not None:
-            parts.append(f"about {format_duration(progress.eta_s)} left")
+            parts.append(f"{format_duration(progress.eta_s)} left")
     return "".join(f", {part}" for part in parts)
 
 

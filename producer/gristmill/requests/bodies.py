@@ -1,0 +1,238 @@
+"""The bodies of both endpoints: which fields they have and which values are in range.
+
+Strict throughout: a string is no number, a boolean is no integer, NaN is nothing. The defaults are
+the API's neutral ones. A body that breaks a rule is refused alone (RowRefused), with its parameter
+named. Fields that come later are in unsupported.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+from typing_extensions import TypedDict
+
+from gristmill.errors import RowRefused
+from gristmill.requests.unsupported import refuse_unsupported
+from gristmill.types import Endpoint, SamplingParams
+
+MAX_STOP_STRINGS = 4
+_INT32_MAX = 2**31 - 1
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
+
+def _unsupported(text: str, *, field: str = "") -> PydanticCustomError:
+    return PydanticCustomError("unsupported_parameter", "{text}", {"text": text, "field": field})
+
+
+def _invalid(text: str) -> PydanticCustomError:
+    return PydanticCustomError("invalid_value", "{text}", {"text": text, "field": ""})
+
+
+def _stop_strings(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    strings = value if type(value) is list else [value]
+    if any(type(string) is not str for string in strings):
+        raise _invalid("must be a string or a list of strings")
+    if len(strings) > MAX_STOP_STRINGS:
+        raise _invalid(f"must have at most {MAX_STOP_STRINGS} strings, not {len(strings)}")
+    if "" in strings:
+        raise _invalid("must not contain an empty string, which would stop every answer at once")
+    return tuple(strings)
+
+
+def _text(value: object) -> object:
+    """The text of a message: a string, or text parts, which are joined."""
+    if type(value) is not list:
+        return value
+    return "".join(_part_text(part) for part in value)
+
+
+def _part_text(part: object) -> str:
+    if type(part) is not dict or type(part.get("type")) is not str:
+        raise _invalid('must be a string or a list of {"type": "text", "text": ...} parts')
+    if part["type"] != "text":
+        raise _unsupported(f"has a part of type {part['type']!r}; only text is supported yet")
+    if part.keys() != {"type", "text"} or type(part["text"]) is not str:
+        raise _invalid("has a text part with other keys than `type` and `text`, which is a string")
+    return str(part["text"])
+
+
+def _message(value: object) -> object:
+    """Refuses by name what would be lost; keys that are null, as SDKs write them, say nothing."""
+    if type(value) is not dict:
+        return value
+    if value.get("role") in ("tool", "function"):
+        raise _unsupported("messages of tools are not supported yet; remove them", field="role")
+    message = {name: field for name, field in value.items() if field is not None}
+    for name in message:
+        if name not in ("role", "content"):
+            raise _unsupported("is not supported yet in a message; leave it out", field=name)
+    return message
+
+
+class Message(TypedDict):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, BeforeValidator(_text)]
+
+
+def _prompt(value: object) -> str | tuple[int, ...]:
+    """A text or token ids; a list that holds one of these means the same as it alone."""
+    if type(value) is list and len(value) == 1 and type(value[0]) in (str, list):
+        value = value[0]
+    if type(value) is str:
+        return value
+    if type(value) is not list:
+        raise _invalid("must be a string or a list of token ids")
+    if any(type(item) in (str, list) for item in value):
+        raise _unsupported("has several prompts, which is not supported yet; write a line for each")
+    if any(type(item) is not int for item in value):
+        raise _invalid("must hold integers only, the ids of tokens")
+    return tuple(value)
+
+
+class _Body(BaseModel):
+    """What both endpoints share."""
+
+    # Fields beyond these are looked at before, by name (refuse_unsupported).
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    model: str
+    max_tokens: Annotated[int, Field(ge=1, le=_INT32_MAX)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=_INT32_MAX)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    seed: Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)] | None = None
+    stop: Annotated[tuple[str, ...], PlainValidator(_stop_strings)] = ()
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]] | None = (
+        None
+    )
+    ignore_eos: bool | None = None
+    # These four change nothing about an answer; they are accepted and not used.
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    metadata: dict[str, str] | None = None
+
+    @property
+    def output_limit(self) -> int | None:
+        """The most tokens that the caller wants, None if the body does not say."""
+        return self.max_tokens
+
+    def sampling(self, *, max_tokens: int, derived_seed: int) -> SamplingParams:
+        """How to pick tokens, with every default resolved. `derived_seed` if there is none here.
+
+        A signed seed keeps its 64 bits; a greedy row needs none and has 0, so that equal greedy
+        rows are equal Jobs.
+        """
+        temperature = 1.0 if self.temperature is None else self.temperature
+        seed = derived_seed if self.seed is None else self.seed % 2**64
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=max(self.top_k or 0, 0),  # -1 is another way to say "off"
+            min_p=self.min_p or 0.0,
+            seed=seed if temperature > 0 else 0,
+            logit_bias=_bias(self.logit_bias),
+            stop=self.stop,
+            ignore_eos=self.ignore_eos or False,
+        )
+
+
+class ChatBody(_Body):
+    messages: Annotated[list[Annotated[Message, BeforeValidator(_message)]], Field(min_length=1)]
+    max_completion_tokens: Annotated[int, Field(ge=1, le=_INT32_MAX)] | None = None
+
+    @property
+    def output_limit(self) -> int | None:
+        """`max_completion_tokens` wins over the older `max_tokens`."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens
+        return self.max_tokens
+
+
+class CompletionBody(_Body):
+    prompt: Annotated[str | tuple[int, ...], PlainValidator(_prompt)]
+
+    @property
+    def output_limit(self) -> int | None:
+        """16 where the body does not say: the API's default."""
+        return 16 if self.max_tokens is None else self.max_tokens
+
+
+def read_body(
+    body: Mapping[str, Any], *, endpoint: Endpoint, vocab_size: int
+) -> ChatBody | CompletionBody:
+    """Raises RowRefused with the parameter that is wrong."""
+    kind = ChatBody if endpoint is Endpoint.CHAT else CompletionBody
+    refuse_unsupported(body, endpoint=endpoint, supported=kind.model_fields)
+    try:
+        fields = kind.model_validate(body)
+    except ValidationError as error:
+        raise _refusal(error.errors(include_url=False)[0]) from None
+    for token in fields.logit_bias or ():
+        _check_token(token, param="logit_bias", vocab_size=vocab_size)
+    if isinstance(fields, CompletionBody) and type(fields.prompt) is tuple:
+        for token_id in fields.prompt:
+            if not 0 <= token_id < vocab_size:
+                raise _no_such_token(token_id, param="prompt", vocab_size=vocab_size)
+    return fields
+
+
+def _bias(logit_bias: Mapping[str, float] | None) -> tuple[tuple[int, float], ...]:
+    return tuple(sorted((int(token), bias) for token, bias in (logit_bias or {}).items()))
+
+
+def _check_token(token: str, *, param: str, vocab_size: int) -> None:
+    # int() alone would take "1_0", " 1" and "٣", and two spellings of one id.
+    if not (token.isascii() and token.isdigit() and len(token) < 12 and str(int(token)) == token):
+        raise _no_such_token(token, param=param, vocab_size=vocab_size)
+    if int(token) >= vocab_size:
+        raise _no_such_token(token, param=param, vocab_size=vocab_size)
+
+
+def _no_such_token(token: object, *, param: str, vocab_size: int) -> RowRefused:
+    return RowRefused(
+        f"`{param}`: {_show(token)} is no token id of this model, whose ids are 0 to "
+        f"{vocab_size - 1}.",
+        param=param,
+        code="invalid_value",
+    )
+
+
+def _refusal(error: ErrorDetails) -> RowRefused:
+    """One of pydantic's errors in the words of the API."""
+    param = _param(error)
+    if error["type"] == "missing":
+        return RowRefused(f"`{param}` is missing.", param=param, code="missing_required_parameter")
+    if "field" in error.get("ctx", {}):
+        return RowRefused(f"`{param}` {error['msg']}.", param=param, code=error["type"])
+    if error["type"] == "too_short":
+        return RowRefused(f"`{param}` must not be empty.", param=param, code="invalid_value")
+    code = "invalid_type" if error["type"].endswith("_type") else "invalid_value"
+    problem = error["msg"].removeprefix("Input ").replace("should", "must", 1)
+    return RowRefused(
+        f"`{param}` {problem[0].lower()}{problem[1:]}, not {_show(error['input'])}.",
+        param=param,
+        code=code,
+    )
+
+
+def _param(error: ErrorDetails) -> str:
+    """("messages", 0, "content") → messages[0].content; a bad value of logit_bias → logit_bias."""
+    first, *rest = error["loc"]
+    if first in ("logit_bias", "metadata"):
+        return str(first)
+    field = error.get("ctx", {}).get("field")
+    parts = [*rest, field] if field else rest
+    return str(first) + "".join(f"[{p}]" if type(p) is int else f".{p}" for p in parts)
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,110 @@
+"""Checks a whole input file without running it: what `gristmill run --dry-run` shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+from gristmill.models import Model
+from gristmill.requests.prepare import Refusal, Window, prepare
+from gristmill.settings import Settings
+from gristmill.types import Endpoint
+
+_INDEX = re.compile(r"\[\d+\]")
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedGroup:
+    """Rows refused for the same reason, with the message of the first and its physical line.
+
+    `param` has no indices: messages[].content stands for all messages. It is None, and the code
+    "other", for the rows beyond `settings.max_errors_shown` groups.
+    """
+
+    code: str
+    param: str | None
+    message: str
+    first_line: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What a file holds. Tokens count every accepted row, also those that share a Job.
+
+    `max_output_tokens` is an upper bound: the sum of what each row may generate. `num_merged`
+    rows cost nothing, since another row of the file gets the same answer.
+    """
+
+    endpoint: Endpoint | None = None
+    input_bytes: int = 0
+    num_rows: int = 0
+    num_refused: int = 0
+    num_merged: int = 0
+    prompt_tokens: int = 0
+    max_output_tokens: int = 0
+    longest_prompt: int = 0
+    refused: tuple[RefusedGroup, ...] = ()
+
+
+def check(
+    source: BinaryIO,
+    *,
+    model: Model,
+    settings: Settings,
+    endpoint: Endpoint | None = None,
+    on_progress: Callable[[CheckReport], None] | None = None,
+) -> CheckReport:
+    """Reads all of `source` in constant memory. `on_progress` gets the report so far.
+
+    Raises BatchInvalid as prepare() does. Nothing here depends on the seed of the batch, save that
+    sampled rows are never merged unless their own seeds agree.
+    """
+    report = CheckReport(endpoint)
+    groups: dict[tuple[str, str | None], RefusedGroup] = {}
+    for window in prepare(
+        source, model=model, settings=settings, batch_seed=b"", endpoint=endpoint
+    ):
+        for refusal in window.refused:
+            _count(groups, refusal, max_groups=settings.max_errors_shown)
+        report = _add(report, window, groups)
+        if on_progress is not None:
+            on_progress(report)
+    return report
+
+
+def _add(
+    report: CheckReport,
+    window: Window,
+    groups: dict[tuple[str, str | None], RefusedGroup],
+) -> CheckReport:
+    return replace(
+        report,
+        endpoint=window.endpoint,
+        input_bytes=window.cursor.byte_offset,
+        num_rows=report.num_rows + window.num_rows,
+        num_refused=report.num_refused + len(window.refused),
+        num_merged=report.num_merged + sum(len(job.rows) - 1 for job in window.jobs),
+        prompt_tokens=report.prompt_tokens + window.prompt_tokens,
+        max_output_tokens=report.max_output_tokens
+        + sum(len(job.rows) * job.params.max_tokens for job in window.jobs),
+        longest_prompt=max(report.longest_prompt, *(len(job.prompt_ids) for job in window.jobs), 0),
+        refused=tuple(sorted(groups.values(), key=lambda group: group.first_line)),
+    )
+
+
+def _count(
+    groups: dict[tuple[str, str | None], RefusedGroup], refusal: Refusal, *, max_groups: int
+) -> None:
+    param = refusal.error.param and _INDEX.sub("[]", refusal.error.param)
+    code = refusal.error.code
+    if (code, param) not in groups and len(groups) >= max_groups:
+        code, param = "other", None
+    group = groups.get((code, param))
+    groups[code, param] = (
+        replace(group, num_rows=group.num_rows + 1)
+        if group
+        else RefusedGroup(code, param, refusal.error.message, refusal.line_no, 1)
+    )

@@ -1,0 +1,81 @@
+"""One pass over an input file: windows of Jobs and Refusals, in memory that the file cannot grow.
+
+    this thread       lines → requests → bodies → rendered texts     (a Draft)
+    second thread     texts → token ids → Jobs                       (a Window, window.py)
+
+While one window is encoded the next is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from typing import BinaryIO
+
+from gristmill.errors import RowRefused
+from gristmill.models import Model
+from gristmill.requests.bodies import ChatBody, CompletionBody, read_body
+from gristmill.requests.input_file import Cursor, InputFile, Stretch
+from gristmill.requests.tokenise import Reading, Text, Tokeniser
+from gristmill.requests.window import Candidate, Draft, Refusal, RowSeeds, Window, finish, refusal
+from gristmill.settings import Settings
+from gristmill.types import Endpoint, Row
+
+__all__ = ["Cursor", "Refusal", "Window", "prepare"]
+
+
+def prepare(
+    source: BinaryIO,
+    *,
+    model: Model,
+    settings: Settings,
+    batch_seed: bytes | str,
+    endpoint: Endpoint | None = None,
+    start: Cursor | None = None,
+    tokeniser: Tokeniser | None = None,
+) -> Iterator[Window]:
+    """Reads `source` from its byte 0 and yields what lies behind `start`, window by window.
+
+    With `endpoint` None the first line decides. Raises BatchInvalid at the end of the file if it
+    breaks the rules of the file, so nothing that was yielded may be treated as valid before the
+    iterator is exhausted. No window is yielded that holds a bad line or lies behind one, and
+    nothing is tokenised any more once there is one.
+    """
+    tokeniser = tokeniser or Tokeniser(model)
+    seeds = RowSeeds(batch_seed)
+    under_way: Future[Window] | None = None
+    with (
+        ThreadPoolExecutor(1, "gristmill-encode") as encoder,
+        closing(InputFile(source, model=model, settings=settings, endpoint=endpoint)) as file,
+    ):
+        for stretch in file.stretches(start=start or Cursor()):
+            draft = _draft(stretch, model=model, tokeniser=tokeniser)
+            following = encoder.submit(finish, draft, model=model, tokeniser=tokeniser, seeds=seeds)
+            if under_way is not None:
+                yield under_way.result()
+            under_way = following
+        if under_way is not None:
+            yield under_way.result()
+
+
+def _draft(stretch: Stretch, *, model: Model, tokeniser: Tokeniser) -> Draft:
+    draft = Draft(stretch.endpoint, stretch.cursor, len(stretch.requests))
+    for row_idx, request in enumerate(stretch.requests, stretch.start_idx):
+        row = Row(row_idx, request.custom_id)
+        try:
+            body = read_body(request.body, endpoint=stretch.endpoint, vocab_size=model.vocab_size)
+            prompt = _prompt(body, tokeniser)
+        except RowRefused as error:
+            draft.refused.append(refusal(row, request.line_no, error))
+        else:
+            draft.candidates.append(Candidate(row, request.line_no, body, prompt))
+    return draft
+
+
+def _prompt(body: ChatBody | CompletionBody, tokeniser: Tokeniser) -> Text | tuple[int, ...]:
+    if isinstance(body, ChatBody):
+        return tokeniser.chat(body.messages)
+    if isinstance(body.prompt, str):
+        return Text(body.prompt, Reading.RAW)
+    return body.prompt

@@ -1,0 +1,162 @@
+"""Chat messages and prompt texts to token ids, many at a time. Knows nothing of rows and limits.
+
+One BOS at most: a chat template writes it itself if the model wants one, a raw prompt gets what
+the tokenizer adds, and not twice. In a raw prompt control tokens are parsed; in chat messages they
+are text (control_tokens.py). A conversation always gets a new turn of the assistant, also when it
+ends with one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from gristmill.errors import ModelUnsupported, RowRefused, UsageError
+from gristmill.models import Model
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from gristmill.requests.bodies import Message
+
+#: Characters handed to the Rust side at once: enough for all cores, and its results, about a
+#: hundred bytes for each token, stay small.
+_MAX_CHARS_AT_ONCE = 1 << 20
+
+
+class Reading(Enum):
+    """How a text is to be read."""
+
+    CHAT = auto()  # a rendered chat; its control tokens are the template's
+    SEALED = auto()  # a rendered chat in which users spelled control tokens out
+    RAW = auto()  # a prompt as the caller wrote it; the tokenizer adds its BOS
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text that is ready to be encoded."""
+
+    text: str
+    reading: Reading
+
+
+class Tokeniser:
+    """The tokenizer of one model. Its settings never change, so threads may share it."""
+
+    def __init__(self, model: Model) -> None:
+        try:
+            from jinja2 import TemplateError
+            from transformers import AutoTokenizer
+
+            from gristmill.requests.control_tokens import ControlTokens
+        except ImportError as error:
+            raise UsageError(
+                f"Tokenising needs the package {error.name}: pip install 'gristmill[server]'"
+            ) from error
+        try:
+            loaded = AutoTokenizer.from_pretrained(
+                model.path, local_files_only=True, trust_remote_code=False
+            )
+        except (OSError, ValueError) as error:
+            raise ModelUnsupported(
+                f"The tokenizer in {model.path} does not load: {error}"
+            ) from error
+        if not getattr(loaded, "is_fast", False):
+            raise ModelUnsupported(f"The tokenizer in {model.path} has no fast (Rust) version.")
+        self._templates = loaded
+        # A template is a program of the model's author. What it raises concerns the row at hand.
+        self._template_errors = (
+            TemplateError,
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        )
+        # A copy of our own: transformers changes its padding and truncation from call to call.
+        self._tokenizer: Tokenizer = type(loaded.backend_tokenizer).from_str(
+            loaded.backend_tokenizer.to_str()
+        )
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        #: The largest id that a text can have; models with a smaller vocabulary exist.
+        self.max_token_id = max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        self._control = ControlTokens(self._tokenizer)
+        self._sealed: Tokenizer | None = None
+        self._sealed_lock = threading.Lock()
+        self._bos: tuple[str, int] | None = None
+        if isinstance(loaded.bos_token, str) and isinstance(loaded.bos_token_id, int):
+            self._bos = (loaded.bos_token, loaded.bos_token_id)
+
+    def chat(self, messages: Sequence[Message]) -> Text:
+        """Renders a conversation. Raises RowRefused when the template objects to it.
+
+        The role `developer` is `system` under a newer name; templates know the older one.
+        """
+        spelled = any(self._control.spelled_in(message["content"]) for message in messages)
+        conversation = [
+            {
+                "role": "system" if message["role"] == "developer" else message["role"],
+                "content": self._control.guard(message["content"])
+                if spelled
+                else message["content"],
+            }
+            for message in messages
+        ]
+        try:
+            rendered: str = self._templates.apply_chat_template(
+                conversation, tokenize=False, add_generation_prompt=True
+            )
+        except self._template_errors as error:
+            raise RowRefused(
+                f"The model's chat template objects to these messages: {error}", param="messages"
+            ) from error
+        if spelled:
+            return Text(self._control.seal(rendered), Reading.SEALED)
+        return Text(rendered, Reading.CHAT)
+
+    def encode(self, texts: Sequence[Text]) -> list[list[int]]:
+        """Token ids of each text, computed on all cores without holding the interpreter."""
+        ids: list[list[int]] = [[] for _ in texts]
+        for reading in Reading:
+            chosen = [idx for idx, text in enumerate(texts) if text.reading is reading]
+            for group in _groups(chosen, texts):
+                encoded = self._encode([texts[idx].text for idx in group], reading)
+                for idx, text_ids in zip(group, encoded, strict=True):
+                    ids[idx] = text_ids
+        return ids
+
+    def _encode(self, texts: list[str], reading: Reading) -> list[list[int]]:
+        tokenizer = self._sealed_tokenizer() if reading is Reading.SEALED else self._tokenizer
+        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=reading is Reading.RAW)
+        ids = [encoding.ids for encoding in encodings]
+        if reading is Reading.RAW and self._bos is not None:
+            bos, bos_id = self._bos
+            for text, text_ids in zip(texts, ids, strict=True):
+                if text.startswith(bos) and text_ids[:2] == [bos_id, bos_id]:
+                    del text_ids[0]
+        return ids
+
+    def _sealed_tokenizer(self) -> Tokenizer:
+        with self._sealed_lock:
+            if self._sealed is None:
+                self._sealed = self._control.sealed_tokenizer()
+            return self._sealed
+
+
+def _groups(chosen: Iterable[int], texts: Sequence[Text]) -> Iterable[list[int]]:
+    """`chosen` in runs of about a million characters."""
+    group: list[int] = []
+    num_chars = 0
+    for idx in chosen:
+        group.append(idx)
+        num_chars += len(texts[idx].text)
+        if num_chars >= _MAX_CHARS_AT_ONCE:
+            yield group
+            group, num_chars = [], 0
+    if group:
+        yield group

@@ -1,0 +1,131 @@
+"""The fields of the API that come later, and the values of each that mean the same as its absence.
+
+A field is never ignored: one of these with any other value, and one that nobody knows, is refused
+by name. Null is neutral for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from gristmill.errors import RowRefused
+from gristmill.types import Endpoint
+
+_Neutral = Mapping[str, tuple[Any, ...]]
+
+_BOTH: _Neutral = {
+    "n": (1,),
+    "frequency_penalty": (0, 0.0),
+    "presence_penalty": (0, 0.0),
+    "repetition_penalty": (1, 1.0),
+    "length_penalty": (1, 1.0),
+    "stream": (False,),
+    "stream_options": (),
+    "best_of": (1,),
+    "use_beam_search": (False,),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "response_format": ({"type": "text"},),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "prompt_logprobs": (),
+    "return_token_ids": (False,),
+    "echo": (False,),
+    "priority": (0,),
+    "logits_processors": ([],),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_decoding_backend": (),
+    "guided_whitespace_pattern": (),
+}
+
+_CHAT: _Neutral = {
+    **_BOTH,
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "reasoning_effort": (),
+    "verbosity": ("medium",),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "add_special_tokens": (False,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "documents": ([],),
+    "mm_processor_kwargs": ({},),
+}
+
+_COMPLETIONS: _Neutral = {
+    **_BOTH,
+    "logprobs": (),
+    "suffix": ("",),
+    "max_completion_tokens": (),
+    "add_special_tokens": (True,),
+}
+
+_NEUTRAL: Mapping[Endpoint, _Neutral] = {
+    Endpoint.CHAT: _CHAT,
+    Endpoint.COMPLETIONS: _COMPLETIONS,
+}
+
+#: What to write instead, where there is something.
+_INSTEAD = {
+    (Endpoint.COMPLETIONS, "max_completion_tokens"): "On this endpoint it is called `max_tokens`.",
+    (Endpoint.CHAT, "n"): "Write one line for each answer, each with a `seed` of its own.",
+    (Endpoint.COMPLETIONS, "n"): "Write one line for each answer, each with a `seed` of its own.",
+}
+
+
+def refuse_unsupported(
+    body: Mapping[str, Any], *, endpoint: Endpoint, supported: Collection[str]
+) -> None:
+    """Raises RowRefused for the first field that this version would have to ignore."""
+    for name, value in body.items():
+        if name in supported:
+            continue
+        neutral = _NEUTRAL[endpoint].get(name)
+        if neutral is None:
+            raise RowRefused(
+                f"`{name}` is no parameter of {endpoint}. Remove it or correct its name; your own "
+                "data belongs into `metadata`.",
+                param=name,
+                code="unknown_parameter",
+            )
+        if value is None or any(type(value) is type(same) and value == same for same in neutral):
+            continue
+        raise RowRefused(
+            f"`{name}` is not supported yet. {_way_out(endpoint, name, neutral)}",
+            param=name,
+            code="unsupported_parameter",
+        )
+
+
+def _way_out(endpoint: Endpoint, name: str, neutral: tuple[Any, ...]) -> str:
+    if instead := _INSTEAD.get((endpoint, name)):
+        return instead
+    if neutral:
+        return f"Leave it out or set it to {_json(neutral[0])}."
+    return "Leave it out."
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value)

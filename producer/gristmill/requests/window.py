@@ -1,0 +1,147 @@
+"""From a draft, whose texts are rendered, to a Window: encode, check lengths, merge, order."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from gristmill.errors import RowRefused
+from gristmill.models import Model
+from gristmill.requests.bodies import ChatBody, CompletionBody
+from gristmill.requests.input_file import Cursor
+from gristmill.requests.tokenise import Text, Tokeniser
+from gristmill.types import Endpoint, Job, Row, RowError, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A row that gets an error line instead of a Job. `line_no` is its physical line."""
+
+    row: Row
+    error: RowError
+    line_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of the file, ready: each of its rows is in one Job or one Refusal.
+
+    Rows that must get the same answer share a Job. Jobs stand so that shared prefixes come
+    together. `prompt_tokens` counts each row that has a Job, merged or not. `cursor` lies behind
+    the last line.
+    """
+
+    endpoint: Endpoint
+    jobs: tuple[Job, ...]
+    refused: tuple[Refusal, ...]
+    num_rows: int
+    prompt_tokens: int
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A row whose body is in order. Whether its prompt fits is known once it is encoded."""
+
+    row: Row
+    line_no: int
+    body: ChatBody | CompletionBody
+    prompt: Text | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A window before its texts are encoded."""
+
+    endpoint: Endpoint
+    cursor: Cursor
+    num_rows: int
+    candidates: list[Candidate] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+
+
+class RowSeeds:
+    """The seed of a row that brings none: 64 bits that depend on the batch and its custom_id."""
+
+    def __init__(self, batch_seed: bytes | str) -> None:
+        seed = batch_seed.encode() if isinstance(batch_seed, str) else batch_seed
+        # Hashed first, so that no batch seed is the beginning of another.
+        self._prefix = hashlib.sha256(seed).digest()
+
+    def of(self, custom_id: str) -> int:
+        digest = hashlib.sha256(self._prefix + custom_id.encode()).digest()
+        return int.from_bytes(digest[:8])
+
+
+def finish(draft: Draft, *, model: Model, tokeniser: Tokeniser, seeds: RowSeeds) -> Window:
+    """Encodes a draft; rows whose prompt is empty or does not fit are refused."""
+    texts = [c.prompt for c in draft.candidates if isinstance(c.prompt, Text)]
+    encoded = iter(tokeniser.encode(texts))
+    rows_of: dict[tuple[tuple[int, ...], SamplingParams], list[Row]] = {}
+    refused = list(draft.refused)
+    prompt_tokens = 0
+    for candidate in draft.candidates:
+        prompt = candidate.prompt
+        prompt_ids = tuple(next(encoded)) if isinstance(prompt, Text) else prompt
+        try:
+            params = _params(candidate, prompt_ids, model=model, tokeniser=tokeniser, seeds=seeds)
+        except RowRefused as error:
+            refused.append(refusal(candidate.row, candidate.line_no, error))
+            continue
+        rows_of.setdefault((prompt_ids, params), []).append(candidate.row)
+        prompt_tokens += len(prompt_ids)
+    jobs = [Job(tuple(rows), ids, params) for (ids, params), rows in rows_of.items()]
+    return Window(
+        endpoint=draft.endpoint,
+        jobs=tuple(sorted(jobs, key=lambda job: job.prompt_ids)),
+        refused=tuple(sorted(refused, key=lambda one: one.row.idx)),
+        num_rows=draft.num_rows,
+        prompt_tokens=prompt_tokens,
+        cursor=draft.cursor,
+    )
+
+
+def refusal(row: Row, line_no: int, error: RowRefused) -> Refusal:
+    """The error line of a row whose body or prompt is refused."""
+    return Refusal(row, RowError(error.code, str(error), error.param, error.status_code), line_no)
+
+
+def _params(
+    candidate: Candidate,
+    prompt_ids: tuple[int, ...],
+    *,
+    model: Model,
+    tokeniser: Tokeniser,
+    seeds: RowSeeds,
+) -> SamplingParams:
+    """Sampling, with the output bounded by what the window leaves. Raises RowRefused.
+
+    A `max_tokens` beyond that is lowered to it (the row then ends with `length`); without one, a
+    chat may use all of it.
+    """
+    body = candidate.body
+    param = "messages" if isinstance(body, ChatBody) else "prompt"
+    if not prompt_ids:
+        raise RowRefused(
+            f"`{param}` is empty: it has no tokens to start from. Write at least one character.",
+            param=param,
+            code="empty_prompt",
+        )
+    left = model.max_model_len - len(prompt_ids)
+    if left < 1:
+        raise RowRefused(
+            f"The prompt has {len(prompt_ids)} tokens, the window of this model has "
+            f"{model.max_model_len} for prompt and answer together. Shorten the prompt, or use a "
+            "model with a longer window.",
+            param=param,
+            code="context_length_exceeded",
+        )
+    if tokeniser.max_token_id >= model.vocab_size and max(prompt_ids) >= model.vocab_size:
+        raise RowRefused(
+            f"`{param}` has a token with id {max(prompt_ids)}, which the tokenizer knows and the "
+            f"model does not: its ids end at {model.vocab_size - 1}. Leave that token out.",
+            param=param,
+            code="invalid_value",
+        )
+    limit = left if body.output_limit is None else min(body.output_limit, left)
+    return body.sampling(max_tokens=limit, derived_seed=seeds.of(candidate.row.custom_id))

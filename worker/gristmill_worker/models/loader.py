@@ -57,7 +57,7 @@ def load_model(
     `max_model_len` is capped by the positions that the model knows. Raises ModelUnsupported.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a local folder never needs the hub
-    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    config = _config(path)
     model_class = _model_class(config)
     max_model_len = _max_model_len(config, max_model_len)
     layers = probe(model_class, config, max_model_len=max_model_len)
@@ -81,13 +81,24 @@ def load_model(
     )
 
 
+def _config(path: Path) -> PreTrainedConfig:
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    except ValueError as error:  # an unknown model_type, or one that wants its own code to be run
+        raise ModelUnsupported(
+            f"transformers knows no model for {path / 'config.json'}, and models that bring their "
+            f"own code are never run; see README.md#models. It says: {str(error).splitlines()[0]}"
+        ) from error
+    return config
+
+
 def _model_class(config: PreTrainedConfig) -> type[Any]:
     try:
         model_class: type[Any] = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     except KeyError:
         raise ModelUnsupported(
             f"{config.architectures or type(config).__name__} is no causal language model of "
-            "transformers. Models that bring their own code are never run; see README.md#models."
+            "transformers; see README.md#models."
         ) from None
     return model_class
 

@@ -1,0 +1,88 @@
+"""How the control side finds the compute side without importing it, and what it tells it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from gristmill.errors import UsageError
+from gristmill.queues.base import BULK_LANE, Queue
+from gristmill.stores.base import Store
+from gristmill.types import ModelPin
+
+#: The entry points that the extra `worker` brings.
+_GROUP = "gristmill.worker"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """What a Worker runs and within which limits. Seconds are of the monotonic clock."""
+
+    model_path: Path
+    pin: ModelPin
+    #: Prompt plus output of one row at most, in tokens; the Engine may know a lower limit.
+    max_model_len: int
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    block_size: int = 16
+    kv_memory_fraction: float = 0.5
+    #: None leaves the number of CPU threads as it is.
+    num_threads: int | None = None
+    lane: str = BULK_LANE
+    flush_interval_s: float = 5.0
+    quiet_flush_interval_s: float = 30.0
+    #: How long an idle Worker waits for a message before it looks whether it should stop.
+    idle_wait_s: float = 0.5
+    #: No step for so long, and the Leases are renewed no more: somebody else shall try.
+    watchdog_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """What a Worker has done since it began, in tokens."""
+
+    num_prefill_tokens: int = 0
+    #: Tokens that were decoded, and tokens taken over from earlier Attempts.
+    num_generated_tokens: int = 0
+    num_resumed_tokens: int = 0
+    num_preempted: int = 0
+
+
+class ComputeWorker(Protocol):
+    """The process, or thread, that turns Leases into Segments."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until `stop` is set, then save what is under way and give the rest back."""
+
+    @property
+    def stats(self) -> WorkerStats:
+        """May be read from any thread."""
+
+
+def build_worker(config: WorkerConfig, queue: Queue, store: Store) -> ComputeWorker:
+    """A Worker with its model loaded. Raises UsageError when the compute side is missing."""
+    build: Callable[[WorkerConfig, Queue, Store], ComputeWorker] = _load("worker")
+    return build(config, queue, store)
+
+
+def convert_gguf(gguf: Path, folder: Path) -> None:
+    """Write a GGUF file as a safetensors folder (see `models.find_model`)."""
+    _load("convert-gguf")(gguf, folder)
+
+
+def _load(name: str) -> Any:
+    found = entry_points(group=_GROUP, name=name)
+    if not found:
+        raise UsageError(
+            "This machine has no compute side: pip install 'gristmill[worker]' brings it."
+        )
+    try:
+        return next(iter(found)).load()
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"The compute side lacks the module {error.name}: pip install 'gristmill[worker]'."
+        ) from error

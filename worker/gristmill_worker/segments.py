@@ -1,0 +1,135 @@
+"""What an Attempt appends to the Store, and what it reads of the Attempts before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gristmill.queues.base import Queue
+from gristmill.stores.base import Store
+from gristmill.stores.keys import segment_key
+from gristmill.stores.segments import bell_of, list_segments, read_segment
+from gristmill.types import (
+    CONTROL_LANE,
+    Bell,
+    Checkpoint,
+    Histogram,
+    RowResult,
+    Segment,
+    ShardPointer,
+)
+from gristmill.wire import encode_bell, encode_segment
+from gristmill_worker.engine.base import Generated
+
+
+class SegmentWriter:
+    """Writes the Segments of one Attempt: stores each, then rings."""
+
+    def __init__(self, store: Store, queue: Queue, pointer: ShardPointer, attempt_id: str) -> None:
+        self._store = store
+        self._queue = queue
+        self._pointer = pointer
+        self._attempt_id = attempt_id
+        self._seq = 0
+        #: How many tokens of each running Job lie in the Store.
+        self._num_written: dict[int, int] = {}
+
+    def write(self, results: Iterable[RowResult], running: Mapping[int, Generated]) -> None:
+        """Rows that have finished, and all that the running Jobs have generated so far."""
+        results = tuple(results)
+        ttft, itl = _durations(results)
+        segment = Segment(
+            tenant_id=self._pointer.tenant_id,
+            batch_id=self._pointer.batch_id,
+            run_id=self._pointer.run_id,
+            shard_n=self._pointer.n,
+            attempt_id=self._attempt_id,
+            seq=self._seq,
+            results=results,
+            checkpoints=self._checkpoints(running),
+            ttft=ttft,
+            itl=itl,
+        )
+        bell = bell_of(segment)
+        self._store.put(segment_key(bell), encode_segment(segment))
+        self._seq += 1
+        self._num_written = {job_idx: len(g.token_ids) for job_idx, g in running.items()}
+        ring(self._queue, bell)
+
+    def _checkpoints(self, running: Mapping[int, Generated]) -> tuple[Checkpoint, ...]:
+        checkpoints = []
+        for job_idx, generated in running.items():
+            start = self._num_written.get(job_idx, 0)
+            if len(generated.token_ids) > start:
+                checkpoints.append(
+                    Checkpoint(
+                        job_idx,
+                        start,
+                        tuple(generated.token_ids[start:]),
+                        tuple(generated.times_ms[start:]),
+                    )
+                )
+        return tuple(checkpoints)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardProgress:
+    """What earlier Attempts left of a Shard: finished Jobs, and the most of each other Job."""
+
+    finished: frozenset[int]
+    generated: Mapping[int, Generated]
+    #: One for each Segment that can be read, for those whose own Bell was lost.
+    bells: tuple[Bell, ...]
+
+
+def read_shard_progress(store: Store, pointer: ShardPointer) -> ShardProgress:
+    """Reads all Segments of a Shard; those that cannot be believed count for nothing."""
+    finished: set[int] = set()
+    longest: dict[int, Generated] = {}
+    bells: list[Bell] = []
+    attempt_id = ""
+    chains: dict[int, Generated] = {}
+    listed = list_segments(store, pointer.tenant_id, pointer.batch_id, pointer.run_id, pointer.n)
+    for bell in listed:
+        segment = read_segment(store, bell)
+        if segment is None:
+            continue
+        if bell.attempt_id != attempt_id:
+            attempt_id, chains = bell.attempt_id, {}
+        bells.append(bell)
+        finished.update(result.job_idx for result in segment.results)
+        for checkpoint in segment.checkpoints:
+            chain = _extended(chains.get(checkpoint.job_idx, Generated()), checkpoint)
+            chains[checkpoint.job_idx] = chain
+            known = longest.get(checkpoint.job_idx, Generated())
+            if len(chain.token_ids) > len(known.token_ids):
+                longest[checkpoint.job_idx] = chain
+    return ShardProgress(
+        finished=frozenset(finished),
+        generated={idx: chain for idx, chain in longest.items() if idx not in finished},
+        bells=tuple(bells),
+    )
+
+
+def ring(queue: Queue, bell: Bell) -> None:
+    queue.send(CONTROL_LANE, encode_bell(bell))
+
+
+def _extended(chain: Generated, checkpoint: Checkpoint) -> Generated:
+    """A delta that does not begin where the chain ends follows a lost one, and is lost too."""
+    if checkpoint.start != len(chain.token_ids):
+        return chain
+    return Generated(
+        (*chain.token_ids, *checkpoint.token_ids), (*chain.times_ms, *checkpoint.times_ms)
+    )
+
+
+def _durations(results: Iterable[RowResult]) -> tuple[Histogram, Histogram]:
+    """Times to the first token, and mean times between tokens, of the Jobs that have an answer."""
+    ttft, itl = Histogram(), Histogram()
+    for result in results:
+        if result.token_ids:
+            ttft.add(result.ttft_s)
+        if len(result.token_ids) > 1:
+            itl.add(result.itl_s)
+    return ttft, itl

@@ -63,10 +63,13 @@ class ComputeWorker(Protocol):
         """May be read from any thread."""
 
 
-def build_worker(config: WorkerConfig, queue: Queue, store: Store) -> ComputeWorker:
-    """A Worker with its model loaded. Raises UsageError when the compute side is missing."""
-    build: Callable[[WorkerConfig, Queue, Store], ComputeWorker] = _load("worker")
-    return build(config, queue, store)
+BuildWorker = Callable[[WorkerConfig, Queue, Store], ComputeWorker]
+
+
+def find_worker() -> BuildWorker:
+    """What loads a model and makes a Worker. Raises UsageError without the compute side."""
+    build: BuildWorker = _load("worker")
+    return build
 
 
 def convert_gguf(gguf: Path, folder: Path) -> None:

@@ -67,6 +67,17 @@ def get(
     return None if row is None else batch_from_row(row)
 
 
+def list_newest(conn: Connection, tenant_id: str, *, limit: int = 20) -> list[Batch]:
+    """The batches of a tenant, the newest first."""
+    query = (
+        select(batches)
+        .where(batches.c.tenant_id == tenant_id)
+        .order_by(batches.c.created_at.desc(), batches.c.id)
+        .limit(limit)
+    )
+    return [batch_from_row(row) for row in conn.execute(query).mappings()]
+
+
 def list_open(conn: Connection, *, after_id: str = "", limit: int = 100) -> list[Batch]:
     """Batches of all tenants that are not at their end: for the sweep, never for a caller."""
     query = (

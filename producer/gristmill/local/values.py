@@ -1,8 +1,7 @@
-"""The whole pipeline in one process: `gristmill run`, by the functions that the service uses."""
+"""What a caller gives to a local run, hears while it goes on, and gets in the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -75,17 +74,3 @@ class Summary:
     #: Why the file failed validation: the first bad lines, and how many there are in all.
     errors: tuple[LineError, ...] = ()
     num_errors: int = 0
-
-
-def run(
-    config: RunConfig,
-    *,
-    on_progress: Callable[[Progress], None],
-    should_stop: Callable[[], bool],
-) -> Summary:
-    """Answer every line of the input, going on where an earlier start of the same run stopped.
-
-    Raises UsageError (the work folder is in use, the input is missing), WorkFolderMismatch and
-    whatever loading the model raises. A file that fails validation is a Summary with `errors`.
-    """
-    raise NotImplementedError

@@ -1,0 +1,300 @@
+"""The phases of a local run, by the functions that the service uses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import astuple
+from pathlib import Path
+from typing import Literal
+
+from gristmill.compute import (
+    BuildWorker,
+    WorkerConfig,
+    WorkerStats,
+    convert_gguf,
+    find_worker,
+)
+from gristmill.control.accept import accept_unheard, take_bells
+from gristmill.control.base import Control, read_batch
+from gristmill.control.dispatch import dispatch, recall
+from gristmill.control.finalize import finalize, freeze
+from gristmill.control.ingest import create_batch, ingest_slice
+from gristmill.control.lines import derived_id
+from gristmill.control.sweep import sweep
+from gristmill.errors import StoreError
+from gristmill.ledger import batches
+from gristmill.ledger.batch import Batch
+from gristmill.ledger.status import BatchStatus, FreezeReason
+from gristmill.local.input_file import InputFile
+from gristmill.local.values import Phase, Progress, RunConfig, Summary
+from gristmill.local.work_folder import WorkFolder, check_same_run
+from gristmill.local.worker_thread import WorkerThread
+from gristmill.models import Model, find_model
+from gristmill.queues.memory import MemoryQueue
+from gristmill.settings import Settings
+from gristmill.stores.keys import file_key
+from gristmill.stores.local import write_atomically
+
+TENANT_ID = "local"
+_SWEEP_INTERVAL_S = 2.0
+#: How long one look for Bells waits, and so how soon a request to stop is seen.
+_BELL_WAIT_S = 0.2
+_CHUNK_BYTES = 1 << 20
+
+
+def run(
+    config: RunConfig,
+    *,
+    on_progress: Callable[[Progress], None],
+    should_stop: Callable[[], bool],
+) -> Summary:
+    """Answer every line of the input, going on where an earlier start of the same run stopped.
+
+    Raises UsageError (the work folder is in use, the input is missing), WorkFolderMismatch and
+    whatever loading the model raises. A file that fails validation is a Summary with `errors`.
+    """
+    model = find_model(
+        config.model_name,
+        settings=config.settings,
+        revision=config.revision,
+        convert_gguf=convert_gguf,
+        served_names=config.served_names,
+    )
+    build_worker = find_worker()
+    with WorkFolder(config.work_dir) as folder:
+        run = _Run(config, folder, model, on_progress=on_progress, should_stop=should_stop)
+        has_ended = run.read() and run.answer(build_worker) and run.write()
+        summary = run.summary(has_ended=has_ended)
+        if summary.status != "interrupted" and not config.keep_work:
+            folder.remove()
+    return summary
+
+
+class _Run:
+    """One start of a run. Each phase returns whether it came to its end, and can be repeated."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: WorkFolder,
+        model: Model,
+        *,
+        on_progress: Callable[[Progress], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._began = time.monotonic()
+        self._config = config
+        self._model = model
+        self._on_progress = on_progress
+        self._should_stop = should_stop
+        settings = config.settings
+        self._control = Control(
+            folder.ledger, folder.store, MemoryQueue(settings.lease_s), time.time, settings
+        )
+        self._input = InputFile(config.input_path)
+        self._batch = self._find_or_create()
+        self._resumed = self._batch
+        self._stats = WorkerStats()
+        self._running_began = self._running_ended = self._began
+
+    def _find_or_create(self) -> Batch:
+        control, model = self._control, self._model
+        fingerprint = self._input.fingerprint()
+        options = {
+            "max_rows": control.settings.max_rows,
+            "max_line_bytes": control.settings.max_line_bytes,
+            "max_model_len": model.max_model_len,
+            "served_names": list(model.served_names),
+        }
+        with control.ledger.read() as conn:
+            found = batches.list_newest(conn, TENANT_ID, limit=1)
+        if not found:
+            return create_batch(
+                control,
+                TENANT_ID,
+                derived_id("batch_", fingerprint, *astuple(model.pin)),
+                model=model.pin,
+                seed=fingerprint,
+                input_fingerprint=fingerprint,
+                options=options,
+            )
+        (batch,) = found
+        check_same_run(
+            self._config.work_dir,
+            batch,
+            input_fingerprint=fingerprint,
+            model=model.pin,
+            options=options,
+        )
+        # The queue of this start is new, and Bells of the last one may have been lost with it.
+        recall(control, batch)
+        accept_unheard(control, batch)
+        return read_batch(control, TENANT_ID, batch.id)
+
+    def read(self) -> bool:
+        """Ingest. A file that fails validation ends the run here, too."""
+
+        def should_pause() -> bool:
+            self._refresh()
+            self._report("reading")
+            return self._should_stop()
+
+        self._report("reading")
+        is_read = ingest_slice(
+            self._control,
+            TENANT_ID,
+            self._batch.id,
+            self._input.open,
+            self._model,
+            should_pause=should_pause,
+        )
+        self._refresh()
+        if is_read:
+            self._input.check_unchanged()
+        return is_read
+
+    def answer(self, build_worker: BuildWorker) -> bool:
+        """Let a Worker run in a thread of its own until each row has its result."""
+        if self._batch.status is not BatchStatus.IN_PROGRESS or self._is_answered():
+            return True
+        self._report("loading")
+        worker = build_worker(
+            _worker_config(self._config.settings, self._model),
+            self._control.queue,
+            self._control.store,
+        )
+        self._running_began = time.monotonic()
+        with WorkerThread(worker) as thread:
+            sweep_at = time.monotonic() + _SWEEP_INTERVAL_S
+            while not self._is_answered() and not self._should_stop() and thread.is_alive:
+                dispatch(self._control, self._batch)
+                take_bells(self._control, wait_s=_BELL_WAIT_S)
+                if time.monotonic() >= sweep_at:
+                    sweep(self._control)
+                    sweep_at = time.monotonic() + _SWEEP_INTERVAL_S
+                self._stats = worker.stats
+                self._refresh()
+                self._report("running")
+        while take_bells(self._control):
+            pass
+        self._stats = worker.stats
+        self._running_ended = time.monotonic()
+        self._refresh()
+        thread.raise_error()
+        return self._is_answered()
+
+    def write(self) -> bool:
+        """Finalize, and put the result files where the caller wants them."""
+
+        def should_pause() -> bool:
+            self._report("writing")
+            return self._should_stop()
+
+        if self._batch.status is BatchStatus.FAILED:
+            return True
+        self._report("writing")
+        freeze(self._control, self._batch, FreezeReason.COMPLETE)
+        if not finalize(self._control, TENANT_ID, self._batch.id, should_pause=should_pause):
+            return False
+        self._refresh()
+        self._publish(self._batch.output_file_id, self._config.output_path)
+        if self._batch.error_file_id is None:
+            # One of an earlier run would be taken for this one's.
+            self._config.errors_path.unlink(missing_ok=True)
+        else:
+            self._publish(self._batch.error_file_id, self._config.errors_path)
+        return True
+
+    def summary(self, *, has_ended: bool) -> Summary:
+        batch, stats = self._batch, self._stats
+        status: Literal["completed", "failed", "interrupted"] = "interrupted"
+        if has_ended:
+            status = "failed" if batch.status is BatchStatus.FAILED else "completed"
+        completed = status == "completed"
+        usage = batch.usage
+        return Summary(
+            batch_id=batch.id,
+            status=status,
+            total=batch.total,
+            completed=batch.completed,
+            failed=batch.failed,
+            usage=usage,
+            cached_fraction=usage.cached_tokens / max(usage.prompt_tokens, 1),
+            elapsed_s=time.monotonic() - self._began,
+            generated_tokens=stats.num_generated_tokens,
+            tokens_per_s=self._tokens_per_s(self._running_ended),
+            ttft_p50_s=batch.ttft.quantile(0.5),
+            ttft_p95_s=batch.ttft.quantile(0.95),
+            itl_p50_s=batch.itl.quantile(0.5),
+            itl_p95_s=batch.itl.quantile(0.95),
+            rows_resumed=self._resumed.completed + self._resumed.failed,
+            tokens_resumed=self._resumed.usage.completion_tokens + stats.num_resumed_tokens,
+            output_path=self._config.output_path if completed else None,
+            errors_path=self._config.errors_path if completed and batch.failed else None,
+            errors=batch.errors,
+            num_errors=batch.num_errors,
+        )
+
+    def _refresh(self) -> None:
+        self._batch = read_batch(self._control, TENANT_ID, self._batch.id)
+
+    def _is_answered(self) -> bool:
+        return self._batch.completed + self._batch.failed == self._batch.total
+
+    def _tokens_per_s(self, until: float) -> float:
+        return self._stats.num_generated_tokens / max(until - self._running_began, 1e-9)
+
+    def _report(self, phase: Phase) -> None:
+        batch, now = self._batch, time.monotonic()
+        is_running = phase == "running"
+        num_done = batch.completed + batch.failed
+        num_here = num_done - self._resumed.completed - self._resumed.failed
+        eta_s = None
+        if is_running and num_here > 0:
+            eta_s = (now - self._running_began) / num_here * (batch.total - num_done)
+        self._on_progress(
+            Progress(
+                phase=phase,
+                total=batch.total,
+                completed=batch.completed,
+                failed=batch.failed,
+                generated_tokens=self._stats.num_generated_tokens,
+                tokens_per_s=self._tokens_per_s(now) if is_running else 0.0,
+                eta_s=eta_s,
+                bytes_read=batch.ingest_byte_offset,
+                bytes_total=self._input.num_bytes,
+            )
+        )
+
+    def _publish(self, file_id: str | None, path: Path) -> None:
+        """A file of the store as a whole or not at all; an empty one when there are no lines."""
+
+        def chunks() -> Iterator[bytes]:
+            if file_id is not None:
+                with self._control.store.open(file_key(TENANT_ID, file_id)) as file:
+                    while chunk := file.read(_CHUNK_BYTES):
+                        yield chunk
+
+        try:
+            write_atomically(path, chunks())
+        except OSError as error:
+            raise StoreError(
+                f"{path} could not be written: {error.strerror or error}. The answers are kept "
+                f"in {self._config.work_dir}: make room, and run the same command again."
+            ) from error
+
+
+def _worker_config(settings: Settings, model: Model) -> WorkerConfig:
+    return WorkerConfig(
+        model_path=model.path,
+        pin=model.pin,
+        max_model_len=model.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        block_size=settings.block_size,
+        kv_memory_fraction=settings.kv_memory_fraction,
+        num_threads=settings.num_threads,
+        flush_interval_s=settings.flush_interval_s,
+        quiet_flush_interval_s=settings.quiet_flush_interval_s,
+    )

@@ -1,0 +1,146 @@
+"""The folder in which `gristmill run` keeps its ledger and store: locked, checked, removed again.
+
+Nothing else in the folder is ever touched.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from gristmill.errors import UsageError, WorkFolderMismatch
+from gristmill.ledger.batch import Batch
+from gristmill.ledger.ledger import Ledger, open_sqlite
+from gristmill.stores.local import LocalStore
+from gristmill.types import ModelPin
+
+_LEDGER = "ledger.sqlite"
+_STORE = "store"
+_LOCK = "gristmill.lock"
+#: Says that the store folder is ours to remove. No key of a Store begins with a dot.
+_MARKER = ".gristmill"
+
+
+class WorkFolder:
+    """While entered, no other process can use the folder. Raises UsageError when one does."""
+
+    ledger: Ledger
+    store: LocalStore
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = -1
+
+    def __enter__(self) -> Self:
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            self._lock = self._take_lock()
+            self._claim_store()
+        except OSError as error:
+            self._drop_lock()
+            raise UsageError(f"The work folder {self._path} cannot be used: {error}.") from error
+        except UsageError:
+            self._drop_lock()
+            raise
+        self.store = LocalStore(self._path / _STORE)
+        try:
+            self.ledger = open_sqlite(self._path / _LEDGER)
+        except UsageError:
+            self._drop_lock()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.ledger.close()
+        self._drop_lock()
+
+    def remove(self) -> None:
+        """Take away what is ours, and the folder if nothing else is in it."""
+        self.ledger.close()
+        # The ledger goes first: without it the rest is only waste, never half a run.
+        for suffix in ("", "-wal", "-shm"):
+            (self._path / f"{_LEDGER}{suffix}").unlink(missing_ok=True)
+        store = self._path / _STORE
+        shutil.rmtree(store / "t", ignore_errors=True)
+        (store / _MARKER).unlink(missing_ok=True)
+        (self._path / _LOCK).unlink(missing_ok=True)
+        for folder in (store, self._path):
+            with suppress(OSError):
+                folder.rmdir()
+
+    def _take_lock(self) -> int:
+        path = self._path / _LOCK
+        while True:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # A run that has just ended may have removed the file that was opened here.
+                if _is_file_at(lock, path):
+                    return lock
+            except BlockingIOError:
+                os.close(lock)
+                raise UsageError(
+                    f"Another process is running in the work folder {self._path}. Wait for it, "
+                    "or give this one another --work-dir."
+                ) from None
+            os.close(lock)
+
+    def _drop_lock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _claim_store(self) -> None:
+        store = self._path / _STORE
+        if store.exists() and not (store / _MARKER).exists() and any(store.iterdir()):
+            raise UsageError(
+                f"{store} is not a store of Gristmill. Choose another --work-dir, so that your "
+                "files and those of the run stay apart."
+            )
+        store.mkdir(exist_ok=True)
+        (store / _MARKER).touch()
+
+
+def check_same_run(
+    path: Path,
+    batch: Batch,
+    *,
+    input_fingerprint: str,
+    model: ModelPin,
+    options: Mapping[str, Any],
+) -> None:
+    """Raises WorkFolderMismatch, naming all that differs from the run in the folder."""
+    differences = []
+    if batch.input_fingerprint != input_fingerprint:
+        differences.append("the input has another content (its sha256 differs)")
+    for name in ("name", "revision", "tokenizer_hash", "dtype"):
+        then, now = getattr(batch.model, name), getattr(model, name)
+        if then != now:
+            differences.append(f"the model's {name} was {then}, now it is {now}")
+    for name, now in options.items():
+        if batch.options.get(name) != now:
+            differences.append(f"{name} was {batch.options.get(name)}, now it is {now}")
+    if differences:
+        raise WorkFolderMismatch(
+            f"The work folder {path} holds a run that is not this one: {'; '.join(differences)}. "
+            "To finish that run, start it as before. To run this one, give another --work-dir, "
+            f"or delete {path} and lose what it holds."
+        )
+
+
+def _is_file_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,47 @@
+"""A Worker in a thread of its own, so that Ctrl-C and the control functions have the first one."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Self
+
+from gristmill.compute import ComputeWorker
+
+
+class WorkerThread:
+    """Runs a Worker while entered; leaving drains it."""
+
+    def __init__(self, worker: ComputeWorker) -> None:
+        self._worker = worker
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        # A daemon, so that a second Ctrl-C ends the process.
+        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._worker.run(self._stop)
+        except BaseException as error:
+            self._error = error

@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 from gristmill.models import Model
 from gristmill.requests.prepare import Refusal, Window, prepare
+from gristmill.requests.tokenise import Tokeniser
 from gristmill.settings import Settings
 from gristmill.types import Endpoint
 
@@ -55,6 +56,7 @@ def check(
     model: Model,
     settings: Settings,
     endpoint: Endpoint | None = None,
+    tokeniser: Tokeniser | None = None,
     on_progress: Callable[[CheckReport], None] | None = None,
 ) -> CheckReport:
     """Reads all of `source` in constant memory. `on_progress` gets the report so far.
@@ -64,9 +66,15 @@ def check(
     """
     report = CheckReport(endpoint)
     groups: dict[tuple[str, str | None], RefusedGroup] = {}
-    for window in prepare(
-        source, model=model, settings=settings, batch_seed=b"", endpoint=endpoint
-    ):
+    windows = prepare(
+        source,
+        model=model,
+        settings=settings,
+        batch_seed=b"",
+        endpoint=endpoint,
+        tokeniser=tokeniser,
+    )
+    for window in windows:
         for refusal in window.refused:
             _count(groups, refusal, max_groups=settings.max_errors_shown)
         report = _add(report, window, groups)

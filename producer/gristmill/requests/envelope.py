@@ -91,7 +91,7 @@ class Envelopes:
                 "method",
                 f'`method` must be "POST", not {_show(request["method"])}.',
             )
-        if request["url"] != self.endpoint and not self._adopt(request["url"]):
+        if not self._is_endpoint(request["url"]):
             return self._wrong_url(line, request["url"])
         if type(request["body"]) is not dict:
             return _error(
@@ -108,11 +108,10 @@ class Envelopes:
             self._model_seen = name
         return None
 
-    def _adopt(self, url: object) -> bool:
+    def _is_endpoint(self, url: object) -> bool:
         if self.endpoint is None and type(url) is str and url in list(Endpoint):
             self.endpoint = Endpoint(url)
-            return True
-        return False
+        return self.endpoint is not None and url == self.endpoint
 
     def _bad_custom_id(self, line: Line, request: dict[str, Any]) -> BadLine:
         if "custom_id" not in request:
@@ -193,6 +192,10 @@ def parse_json(content: bytes) -> Any:
         ) from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply.") from error
+    except ValueError as error:
+        if "integer string conversion" in str(error):  # Python's guard against quadratic time
+            raise ValueError("an integer has more than 4300 digits.") from error
+        raise
     return value
 
 

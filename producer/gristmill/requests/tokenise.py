@@ -60,7 +60,7 @@ class Tokeniser:
             loaded = AutoTokenizer.from_pretrained(
                 model.path, local_files_only=True, trust_remote_code=False
             )
-        except (OSError, ValueError) as error:
+        except Exception as error:  # tokenizers raises nothing narrower for a file it cannot read
             raise ModelUnsupported(
                 f"The tokenizer in {model.path} does not load: {error}"
             ) from error

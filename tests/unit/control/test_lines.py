@@ -1,0 +1,115 @@
+"""The lines of the result files, key by key."""
+
+from __future__ import annotations
+
+import json
+
+from pipeline import PIN, make_job, make_result
+
+from gristmill.control.lines import LineWriter
+from gristmill.types import (
+    Endpoint,
+    FinishReason,
+    Row,
+    RowError,
+    RowResult,
+    SamplingParams,
+    Usage,
+)
+
+RESULT = RowResult(
+    0,
+    (Row(7, "seven"),),
+    Usage(10, 3, 8),
+    (1, 2, 3),
+    "Hello",
+    FinishReason.LENGTH,
+    finished_at=1234,
+    ttft_s=0.25,
+    itl_s=0.0125,
+)
+PARAMS = SamplingParams(max_tokens=3, seed=2**63 + 1)
+
+
+def test_a_chat_answer_has_every_key_of_the_api() -> None:
+    line = LineWriter("batch_1", Endpoint.CHAT, PIN).answer(
+        Row(7, "seven"), RESULT, PARAMS, "att-1"
+    )
+    document = json.loads(line)
+    body = document["response"].pop("body")
+
+    assert body.pop("id").startswith("chatcmpl-")
+    assert document.pop("id").startswith("batch_req_")
+    assert document["response"].pop("request_id").startswith("req_")
+    assert document == {"custom_id": "seven", "response": {"status_code": 200}, "error": None}
+    assert body == {
+        "object": "chat.completion",
+        "created": 1234,
+        "model": "fake",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Hello", "refusal": None},
+                "logprobs": None,
+                "finish_reason": "length",
+            }
+        ],
+        "usage": {
+            "prompt_tokens": 10,
+            "completion_tokens": 3,
+            "total_tokens": 13,
+            "prompt_tokens_details": {"cached_tokens": 8},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        },
+        "system_fingerprint": "fp_0123456789ab",
+        "gristmill": {
+            "attempt": "att-1",
+            "ttft_ms": 250.0,
+            "itl_ms": 12.5,
+            "seed": 2**63 + 1,
+            "model_revision": "0123456789abcdef",
+        },
+    }
+
+
+def test_a_completion_answer_has_its_text() -> None:
+    line = LineWriter("batch_1", Endpoint.COMPLETIONS, PIN).answer(
+        Row(7, "seven"), RESULT, PARAMS, "att-1"
+    )
+    body = json.loads(line)["response"]["body"]
+
+    assert body["id"].startswith("cmpl-")
+    assert body["object"] == "text_completion"
+    assert body["choices"] == [
+        {"index": 0, "text": "Hello", "logprobs": None, "finish_reason": "length"}
+    ]
+
+
+def test_ids_depend_on_batch_and_row_alone() -> None:
+    def ids(batch_id: str, idx: int) -> set[str]:
+        job = make_job(idx)
+        line = LineWriter(batch_id, Endpoint.CHAT, PIN).answer(
+            job.rows[0], make_result(job, 0), PARAMS, "att-1"
+        )
+        document = json.loads(line)
+        response = document["response"]
+        found = {document["id"], response["request_id"], response["body"]["id"]}
+        assert all(len(an_id.rpartition("_")[2].rpartition("-")[2]) == 24 for an_id in found)
+        return found
+
+    assert ids("batch_1", 0) == ids("batch_1", 0)
+    assert not ids("batch_1", 0) & ids("batch_1", 1)
+    assert not ids("batch_1", 0) & ids("batch_2", 0)
+
+
+def test_a_line_is_one_line_for_every_reader() -> None:
+    text = 'a\nb\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\x7f\x00é😀\\"end'
+    row = Row(0, f"id-{text}")
+    writer = LineWriter("batch_1", Endpoint.CHAT, PIN)
+    failure = writer.failure(row, RowError("server_error", text, status_code=500))
+
+    assert len(failure.decode().splitlines()) == 1
+    assert failure.endswith(b"}\n")
+    assert "é😀" in failure.decode()
+    assert json.loads(failure)["custom_id"] == row.custom_id
+    assert json.loads(failure)["response"]["body"]["error"]["message"] == text

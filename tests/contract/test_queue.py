@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -161,6 +162,27 @@ def test_a_waiting_receiver_wakes_when_a_message_is_sent(backend: Backend) -> No
     waiter.join(timeout=10)
 
     assert [lease.body for lease in received] == [b"a"]
+
+
+def test_a_message_wakes_the_receiver_of_its_own_lane(backend: Backend) -> None:
+    received: list[Lease] = []
+    waiters = [
+        threading.Thread(
+            target=lambda lane=lane: received.extend(backend.queue.receive(lane, 1, wait_s=5))
+        )
+        for lane in ("bulk", "control")
+    ]
+    for waiter in waiters:
+        waiter.start()
+    began = time.monotonic()
+
+    for lane in ("control", "bulk"):
+        backend.queue.send(lane, lane.encode())
+    for waiter in waiters:
+        waiter.join()
+
+    assert sorted(lease.body for lease in received) == [b"bulk", b"control"]
+    assert time.monotonic() - began < 4
 
 
 @dataclass

@@ -40,6 +40,8 @@ TENANT_ID = "local"
 _SWEEP_INTERVAL_S = 2.0
 #: How long one look for Bells waits, and so how soon a request to stop is seen.
 _BELL_WAIT_S = 0.2
+#: The worker is idle at the end of each run, and only then.
+_IDLE_WAIT_S = 0.05
 _CHUNK_BYTES = 1 << 20
 
 
@@ -62,8 +64,11 @@ def run(
         served_names=config.served_names,
     )
     build_worker = find_worker()
+    input_file = InputFile(config.input_path)
     with WorkFolder(config.work_dir) as folder:
-        run = _Run(config, folder, model, on_progress=on_progress, should_stop=should_stop)
+        run = _Run(
+            config, folder, input_file, model, on_progress=on_progress, should_stop=should_stop
+        )
         has_ended = run.read() and run.answer(build_worker) and run.write()
         summary = run.summary(has_ended=has_ended)
         if summary.status != "interrupted" and not config.keep_work:
@@ -78,6 +83,7 @@ class _Run:
         self,
         config: RunConfig,
         folder: WorkFolder,
+        input_file: InputFile,
         model: Model,
         *,
         on_progress: Callable[[Progress], None],
@@ -92,7 +98,7 @@ class _Run:
         self._control = Control(
             folder.ledger, folder.store, MemoryQueue(settings.lease_s), time.time, settings
         )
-        self._input = InputFile(config.input_path)
+        self._input = input_file
         self._batch = self._find_or_create()
         self._resumed = self._batch
         self._stats = WorkerStats()
@@ -297,4 +303,5 @@ def _worker_config(settings: Settings, model: Model) -> WorkerConfig:
         num_threads=settings.num_threads,
         flush_interval_s=settings.flush_interval_s,
         quiet_flush_interval_s=settings.quiet_flush_interval_s,
+        idle_wait_s=_IDLE_WAIT_S,
     )

@@ -39,7 +39,7 @@ class MemoryQueue:
         with self._changed:
             message = _Message(lane, body, visible_at=self._clock())
             self._lanes.setdefault(lane, {})[next(self._numbers)] = message
-            self._changed.notify()
+            self._changed.notify_all()
 
     def receive(self, lane: str, max_messages: int, wait_s: float) -> list[Lease]:
         give_up_at = time.monotonic() + wait_s
@@ -74,7 +74,7 @@ class MemoryQueue:
             del self._leased[lease.id]
             message.lease_id = None
             message.visible_at = self._clock() + delay_s
-            self._changed.notify()
+            self._changed.notify_all()
             return True
 
     def stats(self, lane: str) -> LaneStats:

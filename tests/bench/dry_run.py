@@ -56,20 +56,20 @@ def run_part(part: str, file: Path, model: str) -> dict[str, float]:
 
 
 def show(checked: dict[str, float], bare: dict[str, float]) -> None:
-    print(f"input            {checked['bytes'] / 1e6:.0f} MB, {checked['rows']:.0f} rows")
-    print(f"prompt tokens    {checked['prompt_tokens']:.0f}")
-    print(f"start            {checked['start_s']:.1f} s   imports, tokenizer")
-    print(f"check            {checked['seconds']:.1f} s   {checked['cpu_s']:.1f} s of CPU")
-    print(f"encode_batch     {bare['seconds']:.1f} s   {bare['cpu_s']:.1f} s of CPU")
-    print(f"encode_batch_fast {bare['fast_s']:.1f} s")
+    print(f"input         {checked['bytes'] / 1e6:.0f} MB, {checked['rows']:.0f} rows")
+    print(f"prompt tokens {checked['prompt_tokens']:.0f}")
+    print(f"start         {checked['start_s']:.1f} s: imports, tokenizer")
+    print(f"check         {checked['check_s']:.1f} s, {checked['check_cpu_s']:.1f} s of CPU")
+    for name in ("encode_batch", "encode_batch_fast"):
+        seconds, cpu_s = bare[f"{name}_s"], bare[f"{name}_cpu_s"]
+        print(f"{name:<13} {seconds:.1f} s, {cpu_s:.1f} s of CPU")
+        print(f"  check / it  {checked['check_s'] / seconds:.2f}", end="")
+        print(f", in CPU {checked['check_cpu_s'] / cpu_s:.2f}")
     print(
-        f"ratio            {checked['seconds'] / bare['seconds']:.2f} of encode_batch, "
-        f"{checked['seconds'] / bare['fast_s']:.2f} of encode_batch_fast"
+        f"peak RSS      {checked['peak_mib']:.0f} MiB, {checked['peak_at_tenth_mib']:.0f} MiB ",
+        end="",
     )
-    print(
-        f"peak RSS         {checked['peak_mib']:.0f} MiB; {checked['peak_at_tenth_mib']:.0f} MiB "
-        f"at a tenth of the file; {checked['start_mib']:.0f} MiB at the start"
-    )
+    print(f"at a tenth of the file, {checked['start_mib']:.0f} MiB before it")
 
 
 def write_requests(file: Path, *, num_lines: int, num_bytes: int) -> None:
@@ -138,8 +138,8 @@ def check_part(file: Path, model_name: str) -> dict[str, float]:
         "rows": report.num_rows,
         "prompt_tokens": report.prompt_tokens,
         "start_s": ready - started,
-        "seconds": time.perf_counter() - ready,
-        "cpu_s": time.process_time() - cpu,
+        "check_s": time.perf_counter() - ready,
+        "check_cpu_s": time.process_time() - cpu,
         "start_mib": start_mib,
         "peak_at_tenth_mib": at_tenth[0],
         "peak_mib": peak_mib(),
@@ -150,7 +150,7 @@ def bare_part(file: Path, model_name: str) -> dict[str, float]:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(find(model_name).path / "tokenizer.json"))
-    times = {}
+    found = {}
     for name in ("encode_batch_fast", "encode_batch"):
         encode = getattr(tokenizer, name)
         seconds = cpu_s = 0.0
@@ -159,8 +159,8 @@ def bare_part(file: Path, model_name: str) -> dict[str, float]:
             encode(group, add_special_tokens=False)
             seconds += time.perf_counter() - began
             cpu_s += time.process_time() - cpu
-        times[name] = seconds
-    return {"seconds": seconds, "cpu_s": cpu_s, "fast_s": times["encode_batch_fast"]}
+        found |= {f"{name}_s": seconds, f"{name}_cpu_s": cpu_s}
+    return found
 
 
 def groups_of_texts(file: Path) -> Iterator[list[str]]:

@@ -95,8 +95,11 @@ class InputFile:
         ids: list[tuple[str, int]] = []
         for line in self._lines:
             if line.content:
-                known = decode(line.content)
-                self._envelopes.accept(known.url)
+                try:
+                    known = decode(line.content)
+                    self._envelopes.accept(known.url)
+                except (msgspec.MsgspecError, ValueError) as error:
+                    raise _another_file(start) from error
                 ids.append((known.custom_id, line.number))
             if len(ids) == STRETCH_MAX_ROWS or line.end == start.byte_offset:
                 self._seen.add(ids)
@@ -104,10 +107,7 @@ class InputFile:
             if line.end == start.byte_offset:
                 self._num_rows = start.row_idx
                 return
-        raise UsageError(
-            f"No line of the input ends at byte {start.byte_offset}, where an earlier pass "
-            "stopped: it is not the same file. Start anew."
-        )
+        raise _another_file(start)
 
     def _bounded_lines(self) -> Iterator[list[Line]]:
         """The lines that are not blank, in lists of bounded size."""
@@ -188,4 +188,11 @@ def _duplicate(line_no: int, custom_id: str, first: int) -> LineError:
         f'The custom_id "{custom_id}" is already that of line {first}. Give each request its own.',
         line_no,
         "custom_id",
+    )
+
+
+def _another_file(start: Cursor) -> UsageError:
+    return UsageError(
+        f"An earlier pass stopped at byte {start.byte_offset} of the input, behind good lines. "
+        "What is there now is not the same file. Start anew."
     )

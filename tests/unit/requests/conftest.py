@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import hypothesis
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
@@ -19,6 +20,10 @@ from gristmill.models import Model, find_model
 from gristmill.requests.prepare import Window, prepare
 from gristmill.requests.tokenise import Tokeniser
 from gristmill.settings import Settings
+
+# The machine may be busy with other tests: a slow example is no failure.
+hypothesis.settings.register_profile("busy", deadline=None)
+hypothesis.settings.load_profile("busy")
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

@@ -296,8 +296,9 @@ def test_a_cursor_remembers_ids_endpoint_and_model(
 
 
 def test_a_cursor_into_another_file_is_refused(read: Any, completion: MakeLine) -> None:
-    with pytest.raises(UsageError, match="not the same file"):
-        read([completion("a")], start=Cursor(5, 1, 1))
+    for content in ([completion("a")], ["null\nnull"], ['{"custom_id": "a", "url": "/v1/x"}\n']):
+        with pytest.raises(UsageError, match="not the same file"):
+            read(content, start=Cursor(5, 1, 1))
 
 
 def test_no_window_is_yielded_that_holds_or_follows_a_bad_line(

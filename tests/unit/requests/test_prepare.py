@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -362,3 +364,14 @@ def test_big_integers_survive(read: Any, completion: MakeLine) -> None:
     assert json.loads(line)["body"]["seed"] == 9007199254740993
 
     assert job_of(read([line]), "a").params.seed == 9007199254740993
+
+
+def test_reading_requests_loads_no_tokenizer_before_one_is_needed() -> None:
+    code = (
+        "import sys, gristmill.models, gristmill.requests.check;"
+        "print(*{'torch', 'transformers', 'tokenizers', 'huggingface_hub'} & {*sys.modules})"
+    )
+
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout
+
+    assert output.split() == []

@@ -1,4 +1,4 @@
-"""One tiny model of each architecture for the whole session."""
+"""One tiny model of each architecture for the whole session, in the two ways the Engine has."""
 
 from __future__ import annotations
 
@@ -14,16 +14,31 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from tiny import as_loaded, make_model
 
+from gristmill_worker.attention.compiled import CompiledAttention, load_kernel
+from gristmill_worker.models.linear import can_pack
+
 torch.set_num_threads(1)
 
 
 @functools.cache
-def _pair(name: str) -> tuple[Any, Any]:
-    oracle = make_model(name)
-    return oracle, as_loaded(oracle)
+def _oracle(name: str) -> Any:
+    return make_model(name)
+
+
+@functools.cache
+def _pair(name: str, packed: bool = False) -> tuple[Any, Any]:
+    return _oracle(name), as_loaded(_oracle(name), packed=packed)
 
 
 @pytest.fixture(scope="session")
 def model_pair() -> Any:
     """name -> (oracle of transformers, the same weights for the Engine)"""
     return _pair
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> CompiledAttention:
+    kernel = load_kernel(tmp_path_factory.mktemp("kernel"))
+    if kernel is None or not can_pack(torch.float32, torch.device("cpu")):
+        pytest.skip("needs a C compiler and oneDNN")
+    return CompiledAttention(kernel)

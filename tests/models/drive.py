@@ -6,20 +6,26 @@ from collections.abc import Iterable
 from typing import Any
 
 from gristmill.types import Job
+from gristmill_worker.attention.base import AttentionBackend
 from gristmill_worker.engine.base import Finished
 from gristmill_worker.engine.engine import ContinuousBatchingEngine, EngineConfig
 from gristmill_worker.models.loader import LoadedModel
 
 
 def make_engine(
-    loaded: LoadedModel, *, num_blocks: int = 64, block_size: int = 4, **limits: Any
+    loaded: LoadedModel,
+    *,
+    num_blocks: int = 64,
+    block_size: int = 4,
+    attention: AttentionBackend | None = None,
+    **limits: Any,
 ) -> ContinuousBatchingEngine:
     config = EngineConfig(
         kv_cache_bytes=num_blocks * max(1, block_size * loaded.kv_bytes_per_token),
         block_size=block_size,
         **{"max_num_seqs": 8, "max_num_batched_tokens": 32, **limits},
     )
-    return ContinuousBatchingEngine(loaded, config)
+    return ContinuousBatchingEngine(loaded, config, attention=attention)
 
 
 def run(

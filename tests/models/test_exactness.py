@@ -26,6 +26,18 @@ def test_mixed_chunked_rows_equal_rows_alone(model_pair: Any, name: str, block_s
         assert list(finished[str(i)].generated.token_ids) == greedy_alone(oracle, row, limits[i])
 
 
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_fast_path_equals_rows_alone(model_pair: Any, compiled: Any, name: str) -> None:
+    oracle, loaded = model_pair(name, packed=True)
+    rows = prompts(LENGTHS)
+    engine = make_engine(loaded, num_blocks=64, block_size=16, attention=compiled)
+
+    finished = run(engine, [(str(i), greedy_job(row, 20)) for i, row in enumerate(rows)])
+
+    for i, row in enumerate(rows):
+        assert list(finished[str(i)].generated.token_ids) == greedy_alone(oracle, row, 20)
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])
 def test_B29_preempted_rows_equal_rows_alone(model_pair: Any, name: str) -> None:
     oracle, loaded = model_pair(name)

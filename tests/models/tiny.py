@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,8 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from gristmill.types import Job, Row, SamplingParams
 from gristmill_worker.models.hook import ATTENTION
+from gristmill_worker.models.linear import pack_linears
 from gristmill_worker.models.loader import LoadedModel
-from gristmill_worker.models.probe import probe
+from gristmill_worker.models.probe import CallRecorder, probe, run_three_tokens
 
 VOCAB_SIZE = 199
 EOS = 2
@@ -94,20 +94,22 @@ def make_model(name: str) -> torch.nn.Module:
     return model.float().eval().requires_grad_(False)
 
 
-def as_loaded(model: torch.nn.Module, *, decoder: Any = None) -> LoadedModel:
-    """The same weights as the Engine takes them."""
+def as_loaded(model: torch.nn.Module, *, packed: bool) -> LoadedModel:
+    """The same weights as the Engine takes them, with plain or packed linear layers."""
     ours = copy.deepcopy(model)
     config: Any = ours.config
     layers = probe(type(ours), config, max_model_len=256)
     ours.set_attn_implementation(ATTENTION)
     config.pad_token_id = None
+    if packed:
+        pack_linears(ours, lambda: run_three_tokens(ours, CallRecorder()))
     return LoadedModel(
         model=ours,
         layers=layers,
         max_model_len=256,
         vocab_size=VOCAB_SIZE,
         eos_token_ids=frozenset([EOS]),
-        tokenizer=decoder or NumberDecoder(),
+        tokenizer=NumberDecoder(),
     )
 
 
@@ -132,7 +134,3 @@ def prompts(lengths: list[int], seed: int = 0) -> list[list[int]]:
 def greedy_job(prompt_ids: list[int], max_tokens: int, **params: Any) -> Job:
     sampling = SamplingParams(max_tokens, temperature=0.0, **params)
     return Job((Row(0, "row"),), tuple(prompt_ids), sampling)
-
-
-def save_folder(model: Any, path: Path) -> None:
-    model.save_pretrained(path)

@@ -1,4 +1,4 @@
-"""What every attention backend does, and what it is told of a step."""
+"""What every attention backend does, what it is told of a step, and how the KV cache lies."""
 
 from __future__ import annotations
 
@@ -9,25 +9,34 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """The part of one Sequence in a packed step.
+class LayerCache:
+    """Keys and values of one attention call of the model.
 
-    Its queries are the packed rows [start, start + num_tokens); they are the last tokens of a
-    context of `context_len` tokens, whose keys and values lie in the slots `context_slots`.
+    Keys lie transposed within a Block, so that one vector register takes the same component of
+    several keys. Calls that share keys have the same tensors, and only the first one writes.
     """
 
-    start: int
-    num_tokens: int
-    context_len: int
-    context_slots: torch.Tensor  # [context_len] int64
+    keys: torch.Tensor  # [num_blocks, num_kv_heads, k_dim, block_size]
+    values: torch.Tensor  # [num_blocks, num_kv_heads, block_size, v_dim]
+    is_written: bool
+
+    @property
+    def block_size(self) -> int:
+        return self.values.shape[2]
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionMetadata:
-    """All that attention needs to know of a step, the same for every layer."""
+    """All that attention needs to know of a step, the same for every layer.
 
-    spans: tuple[Span, ...]
-    slot_mapping: torch.Tensor  # [T] int64: where the new keys and values go
+    Row n of `spans` is (start, num_tokens, context_len): the queries of the n-th Sequence are the
+    packed rows [start, start + num_tokens), and they are the last tokens of a context of
+    context_len tokens, which lies in the Blocks of row n of `block_tables`.
+    """
+
+    spans: torch.Tensor  # [S, 3] int64, on the CPU
+    block_tables: torch.Tensor  # [S, max_blocks] int32, filled up with 0
+    slot_mapping: torch.Tensor  # [T] int64: block * block_size + offset of each new token
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +50,22 @@ class AttentionRules:
 
 
 class AttentionBackend(Protocol):
-    """Causal attention of packed queries, each over its own Sequence's context only."""
+    """Causal attention of packed queries, each over its own Sequence's context only.
+
+    The numbers of a row depend on its own position and context alone: not on who shares the step,
+    nor on the chunk in which its token is computed.
+    """
 
     def forward(
         self,
         query: torch.Tensor,  # [T, num_heads, k_dim]
-        keys: torch.Tensor,  # [num_slots, num_kv_heads, k_dim]
-        values: torch.Tensor,  # [num_slots, num_kv_heads, v_dim]
+        key: torch.Tensor,  # [T, num_kv_heads, k_dim]
+        value: torch.Tensor,  # [T, num_kv_heads, v_dim]
+        cache: LayerCache,
         metadata: AttentionMetadata,
         rules: AttentionRules,
     ) -> torch.Tensor:  # [T, num_heads, v_dim]
-        """The query at position p sees positions (p - sliding_window, p] of its Sequence."""
+        """Write the new keys and values into the cache, then attend.
+
+        The query at position p sees positions (p - sliding_window, p] of its Sequence.
+        """

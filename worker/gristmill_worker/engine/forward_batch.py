@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gristmill_worker.attention.base import AttentionMetadata, Span
+from gristmill_worker.attention.base import AttentionMetadata
 from gristmill_worker.engine.scheduler import Scheduled
 
 
@@ -31,26 +31,33 @@ def build_forward_batch(
     input_ids: list[int] = []
     positions: list[int] = []
     last_token_indices: list[int] = []
-    spans: list[Span] = []
+    spans: list[tuple[int, int, int]] = []
     for item in scheduled:
         seq, begin = item.seq, item.seq.num_computed_tokens
         context_len = begin + item.num_tokens
-        slots = _slots(seq.block_table, context_len, block_size)
-        spans.append(Span(len(input_ids), item.num_tokens, context_len, slots.to(device)))
+        spans.append((len(input_ids), item.num_tokens, context_len))
         input_ids.extend(seq.token_ids[begin:context_len])
         positions.extend(range(begin, context_len))
         if item.reaches_end:
             last_token_indices.append(len(input_ids) - 1)
-    new_slots = [span.context_slots[-span.num_tokens :] for span in spans]
+    span_table, position_ids = torch.tensor(spans), torch.tensor(positions)
+    block_tables = _block_tables(scheduled)
+    seq_idx = torch.arange(len(spans)).repeat_interleave(span_table[:, 1])
+    blocks = block_tables[seq_idx, position_ids // block_size].long()
     return ForwardBatch(
-        input_ids=torch.tensor(input_ids, device=device),
-        positions=torch.tensor(positions, device=device),
-        last_token_indices=torch.tensor(last_token_indices, dtype=torch.long, device=device),
-        metadata=AttentionMetadata(tuple(spans), torch.cat(new_slots)),
+        input_ids=torch.tensor(input_ids).to(device),
+        positions=position_ids.to(device),
+        last_token_indices=torch.tensor(last_token_indices, dtype=torch.long).to(device),
+        metadata=AttentionMetadata(
+            spans=span_table,
+            block_tables=block_tables.to(device),
+            slot_mapping=(blocks * block_size + position_ids % block_size).to(device),
+        ),
     )
 
 
-def _slots(block_table: list[int], num_tokens: int, block_size: int) -> torch.Tensor:
-    """Slots of the first `num_tokens` positions. [num_tokens] int64"""
-    blocks = torch.tensor(block_table[: -(-num_tokens // block_size)])
-    return (blocks[:, None] * block_size + torch.arange(block_size)).flatten()[:num_tokens]
+def _block_tables(scheduled: Sequence[Scheduled]) -> torch.Tensor:
+    """The block tables under each other, filled up with 0. [S, max_blocks] int32"""
+    width = max(len(item.seq.block_table) for item in scheduled)
+    rows = [item.seq.block_table + [0] * (width - len(item.seq.block_table)) for item in scheduled]
+    return torch.tensor(rows, dtype=torch.int32)

@@ -57,12 +57,5 @@ class _Step:
     def attend(self, call: AttentionCall) -> torch.Tensor:  # [1, T, num_heads, v_dim]
         layer, self.num_calls = self.num_calls, self.num_calls + 1
         query, key, value = (t[0].transpose(0, 1) for t in (call.query, call.key, call.value))
-        self.kv_cache.write(layer, key, value, self.metadata.slot_mapping)
-        out = self.attention.forward(
-            query,
-            self.kv_cache.keys[layer],
-            self.kv_cache.values[layer],
-            self.metadata,
-            call.rules,
-        )
-        return out[None]
+        cache = self.kv_cache.layers[layer]
+        return self.attention.forward(query, key, value, cache, self.metadata, call.rules)[None]

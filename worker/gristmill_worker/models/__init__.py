@@ -1,5 +1,6 @@
 """How a transformers model becomes one that the Engine runs, without code for any one model.
 
 loader  opens a folder, probes, loads   ·   probe  the rules by which a model is refused
-hook    the one attention function      ·   gguf   converts a GGUF file to a folder, once
+hook    the one attention function      ·   linear packed weights, the same bits at any row count
+gguf    converts a GGUF file to a folder, once
 """

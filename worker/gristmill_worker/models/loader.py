@@ -18,7 +18,8 @@ from transformers import (
 
 from gristmill.errors import ModelUnsupported
 from gristmill_worker.models.hook import ATTENTION
-from gristmill_worker.models.probe import LayerSpec, probe
+from gristmill_worker.models.linear import can_pack, pack_linears
+from gristmill_worker.models.probe import CallRecorder, LayerSpec, probe, run_three_tokens
 
 #: Where configurations say how many positions a model knows, in the order of trust.
 _POSITION_LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
@@ -71,11 +72,14 @@ def load_model(
     model.eval().requires_grad_(False).to(device)
     # GPT-2 and its like compare every id with pad_token_id in each forward, for a warning.
     model.config.pad_token_id = None
+    vocab_size = model.get_input_embeddings().num_embeddings
+    if can_pack(model.dtype, model.device):
+        pack_linears(model, lambda: run_three_tokens(model, CallRecorder()))
     return LoadedModel(
         model=model,
         layers=layers,
         max_model_len=max_model_len,
-        vocab_size=model.get_input_embeddings().num_embeddings,
+        vocab_size=vocab_size,
         eos_token_ids=_eos_token_ids(path, config),
         tokenizer=AutoTokenizer.from_pretrained(path, trust_remote_code=False).backend_tokenizer,
     )

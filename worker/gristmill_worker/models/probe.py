@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from gristmill.errors import ModelUnsupported
-from gristmill_worker.models.hook import ATTENTION, AttentionCall, forward_context
+from gristmill_worker.models.hook import ATTENTION, AttentionCall, ForwardContext, forward_context
 
 _KNOWN_LAYER_TYPES = {"full_attention", "sliding_attention"}
 #: Shapes do not depend on it, and grouped matrix products on `meta` take no other.
@@ -71,7 +71,7 @@ def probe(
     return recorder.layer_specs()
 
 
-class _Recorder:
+class CallRecorder:
     """A ForwardContext that keeps the calls and answers with numbers of the right shape."""
 
     def __init__(self) -> None:
@@ -92,8 +92,19 @@ class _Recorder:
         return tuple(specs)
 
 
-def _record(name: str, model_class: type[Any], config: PreTrainedConfig) -> _Recorder:
-    recorder = _Recorder()
+@torch.inference_mode()
+def run_three_tokens(model: Any, context: ForwardContext) -> None:
+    """The smallest forward pass that shows how a model calls its parts."""
+    with forward_context(context):
+        model(
+            input_ids=torch.zeros(1, 3, dtype=torch.long, device=model.device),
+            position_ids=torch.arange(3, device=model.device)[None],
+            use_cache=False,
+        )
+
+
+def _record(name: str, model_class: type[Any], config: PreTrainedConfig) -> CallRecorder:
+    recorder = CallRecorder()
     config = type(config).from_dict(config.to_dict())
     config._attn_implementation = ATTENTION
     for rope in _rope_parameters(config.get_text_config()):
@@ -106,12 +117,7 @@ def _record(name: str, model_class: type[Any], config: PreTrainedConfig) -> _Rec
             model = model_class._from_config(
                 config, dtype=_PROBE_DTYPE, attn_implementation=ATTENTION
             )
-        with torch.inference_mode(), forward_context(recorder):
-            model.eval()(
-                input_ids=torch.zeros(1, 3, dtype=torch.long, device="meta"),
-                position_ids=torch.arange(3, device="meta")[None],
-                use_cache=False,
-            )
+        run_three_tokens(model.eval(), recorder)
     except Exception as error:  # whatever a foreign model raises means that it cannot be run here
         raise _unsupported(
             name, 1, f"cannot be run through the attention hook ({error})"

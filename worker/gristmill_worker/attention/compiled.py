@@ -1,0 +1,173 @@
+"""Attention by kernel.c: in place over the Blocks, at memory speed, and the same bits always.
+
+The kernel is built with the machine's own C compiler at first use and kept in a cache folder,
+under a name made of its text, its flags and this processor. Where there is no compiler, or the
+cache is not float32 on a CPU, `load_kernel` and `supports` say so and the reference is used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+
+from gristmill_worker.attention.base import (
+    AttentionBackend,
+    AttentionMetadata,
+    AttentionRules,
+    LayerCache,
+)
+from gristmill_worker.attention.reference import ReferenceAttention
+
+_SOURCE = Path(__file__).with_name("kernel.c")
+_FLAGS = (
+    "-O3",
+    "-march=native",
+    "-fopenmp",  # torch has loaded the OpenMP of this name already, so both share its threads
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-Wno-psabi",
+    "-shared",
+    "-fPIC",
+)
+#: Keys of one step of the kernel (TILE in kernel.c).
+_TILE = 16
+
+
+class _Call(ctypes.Structure):
+    """`Call` in kernel.c, field by field."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("num_spans", "num_heads", "num_kv_heads")),
+        *((name, ctypes.c_int64) for name in ("k_dim", "v_dim", "block_size", "max_blocks")),
+        *((f"query_{axis}_stride", ctypes.c_int64) for axis in ("token", "head")),
+        *((f"key_{axis}_stride", ctypes.c_int64) for axis in ("token", "head")),
+        *((f"value_{axis}_stride", ctypes.c_int64) for axis in ("token", "head")),
+        ("num_tokens", ctypes.c_int64),
+        ("sliding_window", ctypes.c_int64),
+        ("scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
+    ]
+
+
+def load_kernel(cache_dir: Path) -> ctypes.CDLL | None:
+    """The kernel, built if need be; None where there is no C compiler that can build it."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        return None
+    recipe = [_SOURCE.read_text(), *_FLAGS, compiler, _processor()]
+    name = hashlib.sha256("\0".join(recipe).encode()).hexdigest()[:16]
+    library = cache_dir / f"attention-{name}.so"
+    if not library.exists() and not _build(compiler, library):
+        return None
+    return ctypes.CDLL(str(library))
+
+
+def _build(compiler: str, library: Path) -> bool:
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        built = Path(folder) / "attention.so"
+        command = [compiler, *_FLAGS, str(_SOURCE), "-o", str(built), "-lm"]
+        if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+            return False
+        built.replace(library)  # two processes may build at once; either file will do
+    return True
+
+
+def _processor() -> str:
+    """What `-march=native` depends on, so that a shared folder never serves another machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+class CompiledAttention:
+    """See AttentionBackend. Supports grouped queries, windows, soft caps and sinks."""
+
+    def __init__(self, kernel: ctypes.CDLL) -> None:
+        self._kernel = kernel
+
+    @staticmethod
+    def supports(*, dtype: torch.dtype, device: torch.device, block_size: int) -> bool:
+        return dtype is torch.float32 and device.type == "cpu" and block_size % _TILE == 0
+
+    def forward(
+        self,
+        query: torch.Tensor,  # [T, num_heads, k_dim]
+        key: torch.Tensor,  # [T, num_kv_heads, k_dim]
+        value: torch.Tensor,  # [T, num_kv_heads, v_dim]
+        cache: LayerCache,
+        metadata: AttentionMetadata,
+        rules: AttentionRules,
+    ) -> torch.Tensor:  # [T, num_heads, v_dim]
+        query, key, value = (
+            tensor if tensor.stride(2) == 1 else tensor.contiguous()
+            for tensor in (query, key, value)
+        )
+        sinks = None if rules.sinks is None else rules.sinks.float().contiguous()
+        num_tokens, num_heads, k_dim = query.shape
+        num_kv_heads, v_dim = value.shape[1:]
+        call = _Call(
+            num_spans=len(metadata.spans),
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            k_dim=k_dim,
+            v_dim=v_dim,
+            block_size=cache.block_size,
+            max_blocks=metadata.block_tables.shape[1],
+            query_token_stride=query.stride(0),
+            query_head_stride=query.stride(1),
+            key_token_stride=key.stride(0),
+            key_head_stride=key.stride(1),
+            value_token_stride=value.stride(0),
+            value_head_stride=value.stride(1),
+            num_tokens=num_tokens,
+            sliding_window=rules.sliding_window or 0,
+            scale=rules.scale,
+            softcap=rules.softcap or 0.0,
+        )
+        if cache.is_written:
+            self._kernel.gristmill_write(
+                ctypes.byref(call),
+                _address(key),
+                _address(value),
+                _address(metadata.slot_mapping),
+                _address(cache.keys),
+                _address(cache.values),
+            )
+        out = query.new_empty(num_tokens, num_heads, v_dim)
+        self._kernel.gristmill_attend(
+            ctypes.byref(call),
+            _address(query),
+            _address(cache.keys),
+            _address(cache.values),
+            _address(sinks),
+            _address(metadata.spans),
+            _address(metadata.block_tables),
+            _address(out),
+        )
+        return out
+
+
+def _address(tensor: torch.Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+def choose_attention(
+    *, dtype: torch.dtype, device: torch.device, block_size: int, cache_dir: Path
+) -> AttentionBackend:
+    """The fastest backend that this machine has for such a KV cache."""
+    if CompiledAttention.supports(dtype=dtype, device=device, block_size=block_size):
+        kernel = load_kernel(cache_dir)
+        if kernel is not None:
+            return CompiledAttention(kernel)
+    return ReferenceAttention()

@@ -1,0 +1,135 @@
+"""Linear layers with prepacked weights: faster, and the same bits for a row in any company.
+
+torch's own linear layer picks another way of multiplying for another number of rows, so a row's
+last bits change with its batch. oneDNN's layer over a prepacked weight gives a row the same floats
+at every number of rows from MIN_ROWS to MAX_ROWS (tests/models/test_linear.py holds it to that); a
+single row is multiplied twice over, more rows than MAX_ROWS in slices. Layers that read the very same input, such as the projections of
+query, key and value, are found by watching a forward pass and multiplied as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+#: Fewest and most rows in one product: within these a row's bits do not change. For one row oneDNN
+#: takes another way, which adds up long rows in another order.
+MIN_ROWS, MAX_ROWS = 2, 256
+#: The number of rows that oneDNN lays the weights out for.
+_EXPECTED_ROWS = 64
+
+
+def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether this torch has oneDNN's prepacked linear layer (private names, so looked up)."""
+    return (
+        dtype is torch.float32
+        and device.type == "cpu"
+        and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
+
+
+def pack_linears(model: nn.Module, forward: Callable[[], object]) -> None:
+    """Replace every nn.Linear of the model by a packed one; `forward` runs the model once.
+
+    The plain weights are given up, but for those that another module uses too (tied embeddings).
+    """
+    for group in _find_groups(model, forward):
+        packed = _PackedGroup([linear for _, linear in group])
+        for position, (name, linear) in enumerate(group):
+            parent_name, _, child_name = name.rpartition(".")
+            member = _PackedLinear(packed, position, linear)
+            setattr(model.get_submodule(parent_name), child_name, member)
+
+
+def _find_groups(
+    model: nn.Module, forward: Callable[[], object]
+) -> list[list[tuple[str, nn.Linear]]]:
+    """Linear layers in the order of their calls; neighbours that got the same input together.
+
+    A layer that is called more than once in a pass, or never, makes a group of its own.
+    """
+    names = {module: name for name, module in model.named_modules() if type(module) is nn.Linear}
+    calls: list[tuple[nn.Linear, torch.Tensor]] = []
+    hooks = [
+        linear.register_forward_pre_hook(lambda module, args: calls.append((module, args[0])))
+        for linear in names
+    ]
+    forward()
+    for hook in hooks:
+        hook.remove()
+    called = [linear for linear, _ in calls]
+    groups: list[list[tuple[str, nn.Linear]]] = []
+    previous: torch.Tensor | None = None
+    for linear, x in calls:
+        if called.count(linear) > 1:
+            previous = None
+            continue
+        if x is previous and _can_join(groups[-1][-1], (names[linear], linear)):
+            groups[-1].append((names[linear], linear))
+        else:
+            groups.append([(names[linear], linear)])
+        previous = x
+    grouped = {name for group in groups for name, _ in group}
+    alone = [[(name, linear)] for linear, name in names.items() if name not in grouped]
+    return groups + alone
+
+
+def _can_join(one: tuple[str, nn.Linear], other: tuple[str, nn.Linear]) -> bool:
+    """Siblings only: then nothing can change the input between the two calls but their parent."""
+    same_parent = one[0].rpartition(".")[0] == other[0].rpartition(".")[0]
+    return same_parent and (one[1].bias is None) == (other[1].bias is None)
+
+
+class _PackedGroup:
+    """One packed weight for all layers of a group. The first call computes, the others take."""
+
+    def __init__(self, linears: Sequence[nn.Linear]) -> None:
+        weight = torch.cat([linear.weight.detach() for linear in linears])
+        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
+        sizes = [linear.out_features for linear in linears]
+        self._bias = torch.cat(biases) if biases else None
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _EXPECTED_ROWS)
+        self._ends = torch.tensor(sizes).cumsum(0).tolist()
+        self._input: torch.Tensor | None = None
+        self._output = torch.empty(0)
+
+    def output(self, position: int, x: torch.Tensor) -> torch.Tensor:
+        """The slice [..., out_features] of the layer at `position`, for the input x."""
+        if position == 0 or x is not self._input:
+            self._input, self._output = x, self._multiply(x)
+        begin = self._ends[position - 1] if position else 0
+        output = self._output[..., begin : self._ends[position]]
+        if position == len(self._ends) - 1:
+            self._input, self._output = None, torch.empty(0)
+        return output
+
+    def _multiply(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        slices = [self._multiply_slice(part) for part in torch.split(rows, MAX_ROWS)]
+        product = slices[0] if len(slices) == 1 else torch.cat(slices)
+        return product.view(*x.shape[:-1], self._ends[-1])
+
+    def _multiply_slice(self, rows: torch.Tensor) -> torch.Tensor:
+        padded = rows.repeat(MIN_ROWS, 1) if len(rows) < MIN_ROWS else rows
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            padded, self._weight, self._bias, "none", [], ""
+        )
+        return product[: len(rows)]
+
+
+class _PackedLinear(nn.Module):
+    """Stands where an nn.Linear stood."""
+
+    def __init__(self, group: _PackedGroup, position: int, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features = linear.in_features
+        self.out_features = linear.out_features
+        self._group = group
+        self._position = position
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._group.output(self._position, x)

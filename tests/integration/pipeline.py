@@ -274,6 +274,7 @@ class Bench:
     folder: Path
     clock: Clock = field(default_factory=Clock)
     settings: Settings = field(default_factory=lambda: Settings(shard_max_jobs=3))
+    batch_id: str = BATCH
 
     def __post_init__(self) -> None:
         self.ledger = open_sqlite(self.folder / "ledger.sqlite")
@@ -286,13 +287,13 @@ class Bench:
 
     @property
     def batch(self) -> Batch:
-        return read_batch(self.control, TENANT, BATCH)
+        return read_batch(self.control, TENANT, self.batch_id)
 
     def create(self, *, expires_at: int | None = None) -> Batch:
         return ingest.create_batch(
             self.control,
             TENANT,
-            BATCH,
+            self.batch_id,
             model=PIN,
             seed="seed",
             input_fingerprint="sha",
@@ -317,7 +318,7 @@ class Bench:
         model: Any = None
         with patch.object(ingest, "prepare", scripted):
             return ingest.ingest_slice(
-                self.control, TENANT, BATCH, io.BytesIO, model, should_pause=should_pause
+                self.control, TENANT, self.batch_id, io.BytesIO, model, should_pause=should_pause
             )
 
     def lines(self, which: str) -> list[dict[str, Any]] | None:

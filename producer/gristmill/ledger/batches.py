@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, exists, insert, select, update
 
 from gristmill.errors import LineError
 from gristmill.ledger.batch import Batch, batch_from_row
-from gristmill.ledger.schema import batches
+from gristmill.ledger.schema import batches, shards
+from gristmill.ledger.shards import ShardState
 from gristmill.ledger.status import (
     EDGES,
     END_OF,
@@ -84,6 +85,24 @@ def list_open(conn: Connection, *, after_id: str = "", limit: int = 100) -> list
         select(batches)
         .where(batches.c.status.in_(OPEN), batches.c.id > after_id)
         .order_by(batches.c.id)
+        .limit(limit)
+    )
+    return [batch_from_row(row) for row in conn.execute(query).mappings()]
+
+
+def list_with_waiting_shards(conn: Connection, *, limit: int) -> list[Batch]:
+    """Batches of all tenants that have Shards to send, the one that expires first in front."""
+    waiting = exists().where(
+        shards.c.batch_id == batches.c.id, shards.c.state == ShardState.WAITING
+    )
+    query = (
+        select(batches)
+        .where(
+            batches.c.status == BatchStatus.IN_PROGRESS,
+            batches.c.freeze_reason.is_(None),
+            waiting,
+        )
+        .order_by(batches.c.expires_at.is_(None), batches.c.expires_at, batches.c.created_at)
         .limit(limit)
     )
     return [batch_from_row(row) for row in conn.execute(query).mappings()]

@@ -174,7 +174,7 @@ class _Run:
         with WorkerThread(worker) as thread:
             sweep_at = time.monotonic() + _SWEEP_INTERVAL_S
             while not self._is_answered() and not self._should_stop() and thread.is_alive:
-                dispatch(self._control, self._batch)
+                dispatch(self._control)
                 take_bells(self._control, wait_s=_BELL_WAIT_S)
                 if time.monotonic() >= sweep_at:
                     sweep(self._control)

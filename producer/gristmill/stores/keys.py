@@ -1,11 +1,11 @@
 """Where things lie in the Store. Every key begins with the tenant and holds no user text.
 
-    t/{tenant}/b/{batch}/batch.json                                  what the batch is
-    t/{tenant}/b/{batch}/{run}/shards/{n}                            Jobs, written once by ingest
-    t/{tenant}/b/{batch}/{run}/segments/{n}/{attempt}/{seq}          results, appended by workers
-    t/{tenant}/b/{batch}/{run}/frozen.json                           the Segments that count
-    t/{tenant}/b/{batch}/{run}/merged/{slice}/{output|error}         pieces of the result files
-    t/{tenant}/files/{file}                                          uploaded and result files
+t/{tenant}/b/{batch}/batch.json                                  what the batch is
+t/{tenant}/b/{batch}/{run}/shards/{n}                            Jobs, written once by ingest
+t/{tenant}/b/{batch}/{run}/segments/{n}/{attempt}/{seq}          results, appended by workers
+t/{tenant}/b/{batch}/{run}/frozen.json                           the Segments that count
+t/{tenant}/b/{batch}/{run}/merged/{slice}/{output|error}         pieces of the result files
+t/{tenant}/files/{file}                                          uploaded and result files
 """
 
 from __future__ import annotations

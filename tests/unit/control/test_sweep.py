@@ -14,7 +14,7 @@ from pipeline import (
 )
 
 from gristmill.control.accept import take_bells
-from gristmill.control.dispatch import dispatch, dispatch_all, recall
+from gristmill.control.dispatch import dispatch, recall
 from gristmill.control.sweep import sweep
 from gristmill.ledger import batches
 from gristmill.ledger.status import BatchStatus, FreezeReason
@@ -54,10 +54,10 @@ def numbers(leases: list[Lease]) -> list[int]:
 def test_dispatch_keeps_a_short_window_in_order(bench: Bench) -> None:
     start(bench)
 
-    dispatch(bench.control, bench.batch)
-    dispatch(bench.control, bench.batch)
+    dispatch(bench.control)
+    dispatch(bench.control)
     first = take(bench)
-    dispatch_all(bench.control)
+    dispatch(bench.control)
     second = take(bench)
 
     assert numbers(first) == [0, 1]
@@ -67,21 +67,34 @@ def test_dispatch_keeps_a_short_window_in_order(bench: Bench) -> None:
     assert pointer.run_id == bench.batch.run_id
 
 
+def test_the_batch_that_expires_first_is_served_first(bench: Bench) -> None:
+    bench.settings = bench.settings.model_copy(update={"dispatch_window_shards": 3})
+    for batch_id, expires_at in (("patient", None), ("later", 2_000_000), ("soon", 1_500_000)):
+        bench.batch_id = batch_id
+        bench.create(expires_at=expires_at)
+        bench.ingest(make_windows(JOBS[:3], JOBS[3:]))
+
+    dispatch(bench.control)
+
+    pointers = [decode_pointer(lease.body) for lease in take(bench)]
+    assert [(p.batch_id, p.n) for p in pointers] == [("soon", 0), ("soon", 1), ("later", 0)]
+
+
 def test_nothing_is_dispatched_before_all_is_read_or_after_a_stop(bench: Bench) -> None:
     bench.create()
     bench.ingest(make_windows(JOBS[:3], JOBS[3:]), should_pause=lambda: True)
-    assert dispatch_all(bench.control) == 0
+    assert dispatch(bench.control) == 0
 
     bench.ingest(make_windows(JOBS[:3], JOBS[3:]))
     with bench.ledger.write() as conn:
         batches.transition(conn, TENANT, BATCH, BatchStatus.CANCELLING, 5)
 
-    assert dispatch_all(bench.control) == 0
+    assert dispatch(bench.control) == 0
 
 
 def test_a_silent_shard_is_rung_again_less_and_less_often(bench: Bench) -> None:
     start(bench, num_jobs=1)
-    dispatch(bench.control, bench.batch)
+    dispatch(bench.control)
     take(bench)  # and that worker is never heard of again
     began = bench.clock.now
     rung_at = []
@@ -99,7 +112,7 @@ def test_a_silent_shard_is_rung_again_less_and_less_often(bench: Bench) -> None:
 
 def test_a_lost_bell_is_made_up_for_and_the_shard_not_rung(bench: Bench) -> None:
     start(bench, num_jobs=2)
-    dispatch(bench.control, bench.batch)
+    dispatch(bench.control)
     leases = take(bench)
     bench.clock.advance(60)
     store_result(bench, 0)
@@ -115,7 +128,7 @@ def test_a_lost_bell_is_made_up_for_and_the_shard_not_rung(bench: Bench) -> None
 
 def test_checkpoints_alone_keep_a_shard_from_being_rung(bench: Bench) -> None:
     start(bench, num_jobs=1)
-    dispatch(bench.control, bench.batch)
+    dispatch(bench.control)
     (lease,) = take(bench)
     for seq in range(10):
         bench.clock.advance(50)
@@ -130,7 +143,7 @@ def test_checkpoints_alone_keep_a_shard_from_being_rung(bench: Bench) -> None:
 def test_a_batch_completes_although_every_bell_was_lost(bench: Bench) -> None:
     start(bench, num_jobs=4)
     for _ in range(40):
-        dispatch_all(bench.control)
+        dispatch(bench.control)
         for lease in take(bench):
             store_result(bench, decode_pointer(lease.body).n)
             bench.queue.ack(lease)
@@ -143,11 +156,11 @@ def test_a_batch_completes_although_every_bell_was_lost(bench: Bench) -> None:
 
 def test_a_new_queue_gets_the_shards_that_were_sent_at_once(bench: Bench) -> None:
     start(bench)
-    dispatch(bench.control, bench.batch)
+    dispatch(bench.control)
     bench.queue = type(bench.queue)(60.0, bench.clock)
 
     recall(bench.control, bench.batch)
-    dispatch(bench.control, bench.batch)
+    dispatch(bench.control)
 
     assert numbers(take(bench)) == [0, 1]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -238,6 +240,27 @@ def test_what_the_engine_raises_ends_the_run_and_the_next_goes_on(desk: Desk) ->
     with pytest.raises(MemoryError, match="no room"):
         desk.run()
     assert not desk.output.exists()
+
+    assert desk.run().status == "completed"
+    assert len(desk.answers) == 12
+
+
+def test_a_disk_that_is_full_is_a_readable_error_and_the_next_start_goes_on(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.write([make_line(f"r{idx}") for idx in range(12)])
+    num_syncs = 0
+
+    def full(descriptor: int) -> None:
+        nonlocal num_syncs
+        num_syncs += 1
+        if num_syncs > 20:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(StoreError, match="is full"):
+            desk.run()
 
     assert desk.run().status == "completed"
     assert len(desk.answers) == 12

@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, create_engine, event
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, OperationalError
 
-from gristmill.errors import UsageError
+from gristmill.errors import StoreError, UsageError
 from gristmill.ledger.schema import metadata
 
 #: Marks an SQLite file as ours ("grst"), and its tables as those of `schema.py`.
@@ -29,12 +29,12 @@ class Ledger:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Commits at the end, or nothing at all when an exception leaves the block."""
-        with self._writer.begin() as connection:
+        with _readable_errors(), self._writer.begin() as connection:
             yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        with self._engine.begin() as connection:
+        with _readable_errors(), self._engine.begin() as connection:
             yield connection
 
     def close(self) -> None:
@@ -54,10 +54,21 @@ def open_sqlite(path: Path) -> Ledger:
     except DatabaseError as error:
         ledger.close()
         raise UsageError(f"{path} cannot be used as a ledger: {error.orig}.") from error
-    except UsageError:
+    except (StoreError, UsageError):
         ledger.close()
         raise
     return ledger
+
+
+@contextmanager
+def _readable_errors() -> Iterator[None]:
+    """What the database cannot do just now: a full disk, a lock that does not open."""
+    try:
+        yield
+    except OperationalError as error:
+        raise StoreError(
+            f"The ledger cannot be used: {error.orig}. Put that right and go on."
+        ) from error
 
 
 def _check_is_ours(connection: Connection, path: Path) -> None:

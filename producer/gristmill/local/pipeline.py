@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import astuple
-from pathlib import Path
 from typing import Literal
 
 from gristmill.compute import (
@@ -22,27 +21,23 @@ from gristmill.control.finalize import finalize, freeze
 from gristmill.control.ingest import create_batch, ingest_slice
 from gristmill.control.lines import derived_id
 from gristmill.control.sweep import sweep
-from gristmill.errors import StoreError
 from gristmill.ledger import batches
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.status import BatchStatus, FreezeReason
 from gristmill.local.input_file import InputFile
+from gristmill.local.result_files import publish
 from gristmill.local.values import Phase, Progress, RunConfig, Summary
-from gristmill.local.work_folder import WorkFolder, check_same_run
+from gristmill.local.work_folder import TENANT_ID, WorkFolder, check_same_run
 from gristmill.local.worker_thread import WorkerThread
 from gristmill.models import Model, find_model
 from gristmill.queues.memory import MemoryQueue
 from gristmill.settings import Settings
-from gristmill.stores.keys import file_key
-from gristmill.stores.local import write_atomically
 
-TENANT_ID = "local"
 _SWEEP_INTERVAL_S = 2.0
 #: How long one look for Bells waits, and so how soon a request to stop is seen.
 _BELL_WAIT_S = 0.2
 #: The worker is idle at the end of each run, and only then.
 _IDLE_WAIT_S = 0.05
-_CHUNK_BYTES = 1 << 20
 
 
 def run(
@@ -204,12 +199,7 @@ class _Run:
         if not finalize(self._control, TENANT_ID, self._batch.id, should_pause=should_pause):
             return False
         self._refresh()
-        self._publish(self._batch.output_file_id, self._config.output_path)
-        if self._batch.error_file_id is None:
-            # One of an earlier run would be taken for this one's.
-            self._config.errors_path.unlink(missing_ok=True)
-        else:
-            self._publish(self._batch.error_file_id, self._config.errors_path)
+        publish(self._control.store, self._batch, self._config)
         return True
 
     def summary(self, *, has_ended: bool) -> Summary:
@@ -272,23 +262,6 @@ class _Run:
                 bytes_total=self._input.num_bytes,
             )
         )
-
-    def _publish(self, file_id: str | None, path: Path) -> None:
-        """A file of the store as a whole or not at all; an empty one when there are no lines."""
-
-        def chunks() -> Iterator[bytes]:
-            if file_id is not None:
-                with self._control.store.open(file_key(TENANT_ID, file_id)) as file:
-                    while chunk := file.read(_CHUNK_BYTES):
-                        yield chunk
-
-        try:
-            write_atomically(path, chunks())
-        except OSError as error:
-            raise StoreError(
-                f"{path} could not be written: {error.strerror or error}. The answers are kept "
-                f"in {self._config.work_dir}: make room, and run the same command again."
-            ) from error
 
 
 def _worker_config(settings: Settings, model: Model) -> WorkerConfig:

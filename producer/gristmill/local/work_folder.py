@@ -20,6 +20,8 @@ from gristmill.ledger.ledger import Ledger, open_sqlite
 from gristmill.stores.local import LocalStore
 from gristmill.types import ModelPin
 
+#: Whose batches they are, where nobody has to say who he is.
+TENANT_ID = "local"
 _LEDGER = "ledger.sqlite"
 _STORE = "store"
 _LOCK = "gristmill.lock"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -165,11 +166,10 @@ def test_a_wrong_call_ends_in_2_without_a_traceback(gristmill, options):
 
 
 def test_a_model_that_cannot_run_exactly_ends_in_1_with_the_reason(gristmill, tmp_path):
-    (tmp_path / "bloom").mkdir()
-    for name in ("tokenizer.json", "tokenizer_config.json", "model.safetensors"):
-        (tmp_path / "bloom" / name).write_bytes((gristmill.model / name).read_bytes())
-    config = {"model_type": "bloom", "architectures": ["BloomForCausalLM"], "n_layer": 2}
-    (tmp_path / "bloom" / "config.json").write_text(json.dumps({**config, "hidden_size": 64}))
+    shutil.copytree(gristmill.model, tmp_path / "bloom")
+    sizes = {"n_layer": 2, "n_head": 4, "hidden_size": 64, "vocab_size": 400, "seq_length": 64}
+    config = {"model_type": "bloom", "architectures": ["BloomForCausalLM"], **sizes}
+    (tmp_path / "bloom" / "config.json").write_text(json.dumps(config))
     gristmill.write([chat_line("a", "x", max_tokens=2)])
 
     done = gristmill.run("--model", str(tmp_path / "bloom"))

@@ -126,7 +126,9 @@ def code_of(text: str) -> str:
 
 def test_no_file_names_a_path_of_one_machine():
     # Written in pieces, so that this file does not find itself.
-    pattern = re.compile("|".join(("/wo" + "rk/", "/ho" + "me/", "/ro" + "ot/[a-z.]", "/Us" + "ers/")))
+    pattern = re.compile(
+        "|".join(("/wo" + "rk/", "/ho" + "me/", "/ro" + "ot/[a-z.]", "/Us" + "ers/"))
+    )
     texts = project_files(".py", ".md", ".toml", ".txt", ".jsonl", ".yaml", "Makefile", "run")
 
     assert texts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -27,6 +28,16 @@ class ProgressView(Protocol):
 
     def update(self, progress: Progress) -> None:
         """Show this state of the run, at once or with the next refresh."""
+
+
+def keep_stderr_ours() -> None:
+    """Switch off the bars and warnings of the libraries that load models.
+
+    They would be drawn across ours, and land in logs. Call it before those libraries are imported;
+    who sets the variables wins.
+    """
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 def progress_view(stream: TextIO, *, wanted: bool) -> AbstractContextManager[ProgressView]:
@@ -92,7 +103,7 @@ def details(progress: Progress) -> str:
     if progress.phase == "running":
         if progress.tokens_per_s > 0:
             parts.append(f"{progress.tokens_per_s:.1f} tokens/s")
-        if progress.eta_s is not None:
+        if progress.eta_s:
             parts.append(f"{format_duration(progress.eta_s)} left")
     return "".join(f", {part}" for part in parts)
 

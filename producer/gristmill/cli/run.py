@@ -11,6 +11,7 @@ import typer
 
 from gristmill.cli import options
 from gristmill.cli.failures import ExitCode, failures_reported, print_line_errors
+from gristmill.cli.progress import keep_stderr_ours, progress_view
 from gristmill.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def run(
             keep_work=keep_work,
         )
         show_progress = not (quiet or no_progress)
+        keep_stderr_ours()
         if dry_run:
             from gristmill.cli.dry_run import dry_run as check_only
 
@@ -147,7 +149,6 @@ def _refuse_unwritable(input_path: Path, output_path: Path, errors_path: Path) -
 def _answer(config: RunConfig, *, show_progress: bool) -> Summary:
     from gristmill import local
     from gristmill.cli.interrupt import StopOnSignal
-    from gristmill.cli.progress import progress_view
 
     with StopOnSignal() as stop, progress_view(sys.stderr, wanted=show_progress) as view:
         return local.run(config, on_progress=view.update, should_stop=stop.requested)

@@ -176,7 +176,7 @@ def test_a_model_that_cannot_run_exactly_ends_in_1_with_the_reason(gristmill, tm
 
     assert done.returncode == 1
     assert "BloomForCausalLM" in done.stderr
-    assert "README#models" in done.stderr
+    assert "README.md#models" in done.stderr
     assert "Traceback" not in done.stderr
 
 

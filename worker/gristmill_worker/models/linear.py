@@ -3,8 +3,9 @@
 torch's own linear layer picks another way of multiplying for another number of rows, so a row's
 last bits change with its batch. oneDNN's layer over a prepacked weight gives a row the same floats
 at every number of rows from MIN_ROWS to MAX_ROWS (tests/models/test_linear.py holds it to that); a
-single row is multiplied twice over, more rows than MAX_ROWS in slices. Layers that read the very same input, such as the projections of
-query, key and value, are found by watching a forward pass and multiplied as one.
+single row is multiplied twice over, more rows than MAX_ROWS in slices. Layers that read the very
+same input, such as the projections of query, key and value, are found by watching a forward pass
+and multiplied as one.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ class WorkerConfig:
 
     model_path: Path
     pin: ModelPin
+    #: Where what is compiled on this machine is kept.
+    cache_dir: Path
     #: Prompt plus output of one row at most, in tokens; the Engine may know a lower limit.
     max_model_len: int
     max_num_seqs: int = 64

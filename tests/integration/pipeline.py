@@ -381,7 +381,7 @@ def make_segment(
 
 
 def worker_config(**changes: Any) -> WorkerConfig:
-    return WorkerConfig(Path("/nowhere"), PIN, 512, **{"idle_wait_s": 0.0, **changes})
+    return WorkerConfig(Path("/nowhere"), PIN, Path("/nowhere"), 512, **{"idle_wait_s": 0.0, **changes})
 
 
 def make_pointer(batch: Batch, n: int, num_jobs: int) -> ShardPointer:

@@ -236,8 +236,7 @@ def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:
     """The Worker behind the entry point `gristmill.worker`, with its model loaded."""
     import torch
 
-    from gristmill_worker.engine.engine import ContinuousBatchingEngine, EngineConfig
-    from gristmill_worker.memory import free_memory_bytes
+    from gristmill_worker.build import build_engine
     from gristmill_worker.models.loader import load_model
 
     if config.num_threads is not None:
@@ -245,14 +244,13 @@ def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:
     loaded = load_model(
         config.model_path, dtype=config.pin.dtype, max_model_len=config.max_model_len
     )
-    engine = ContinuousBatchingEngine(
+    engine = build_engine(
         loaded,
-        EngineConfig(
-            kv_cache_bytes=int(free_memory_bytes() * config.kv_memory_fraction),
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            block_size=config.block_size,
-        ),
+        cache_dir=config.cache_dir,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        block_size=config.block_size,
+        kv_memory_fraction=config.kv_memory_fraction,
     )
     log.info(
         "engine ready model=%s kv_blocks=%d kv_tokens=%d max_model_len=%d threads=%d",

@@ -268,6 +268,7 @@ def _worker_config(settings: Settings, model: Model) -> WorkerConfig:
     return WorkerConfig(
         model_path=model.path,
         pin=model.pin,
+        cache_dir=settings.cache_dir,
         max_model_len=model.max_model_len,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,

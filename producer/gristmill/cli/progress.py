@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 PLAIN_INTERVAL_S = 10.0
 
+_QUIET_LIBRARIES = {
+    "TQDM_DISABLE": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+
 _PHASE_WORDS: dict[Phase, str] = {
     "reading": "reading the input",
     "loading": "loading the model",
@@ -36,8 +42,8 @@ def keep_stderr_ours() -> None:
     They would be drawn across ours, and land in logs. Call it before those libraries are imported;
     who sets the variables wins.
     """
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    for name, value in _QUIET_LIBRARIES.items():
+        os.environ.setdefault(name, value)
 
 
 def progress_view(stream: TextIO, *, wanted: bool) -> AbstractContextManager[ProgressView]:

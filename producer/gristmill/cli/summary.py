@@ -64,8 +64,10 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
             f"{counted(summary.rows_resumed, 'row')} and "
             f"{counted(summary.tokens_resumed, 'token')} were already done before this start",
         )
-    yield "TTFT", _quantiles(summary.ttft_p50_s, summary.ttft_p95_s)
-    yield "ITL", _quantiles(summary.itl_p50_s, summary.itl_p95_s)
+    if summary.ttft_p50_s is not None:
+        yield "TTFT", _quantiles(summary.ttft_p50_s, summary.ttft_p95_s)
+    if summary.itl_p50_s is not None:
+        yield "ITL", _quantiles(summary.itl_p50_s, summary.itl_p95_s)
     if summary.output_path is not None:
         yield "answers", str(summary.output_path)
     if summary.errors_path is not None:

@@ -84,3 +84,12 @@ def test_a_packed_model_equals_the_plain_one(name: str) -> None:
         rtol=1e-4,
         atol=1e-4,
     )
+
+
+def test_a_packed_layer_still_shows_its_weight() -> None:
+    plain = _Block(bias=True).eval()
+    packed = copy.deepcopy(plain)
+    pack_linears(packed, lambda: packed(torch.randn(1, 3, 24)))
+
+    for name in ("q", "k", "v", "out", "twice"):
+        assert torch.equal(getattr(packed, name).weight, getattr(plain, name).weight)

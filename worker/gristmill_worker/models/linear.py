@@ -10,6 +10,7 @@ and multiplied as one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -108,6 +109,11 @@ class _PackedGroup:
             self._input, self._output = None, torch.empty(0)
         return output
 
+    def plain_weight(self, position: int) -> torch.Tensor:
+        begin = self._ends[position - 1] if position else 0
+        plain: torch.Tensor = self._weight.to_dense()
+        return plain[begin : self._ends[position]].clone()
+
     def _multiply(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1])
         slices = [self._multiply_slice(part) for part in torch.split(rows, MAX_ROWS)]
@@ -131,6 +137,11 @@ class _PackedLinear(nn.Module):
         self.out_features = linear.out_features
         self._group = group
         self._position = position
+
+    @functools.cached_property
+    def weight(self) -> torch.Tensor:
+        """For models that look at it: some ask a router's weight for its dtype."""
+        return self._group.plain_weight(self._position)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._group.output(self._position, x)

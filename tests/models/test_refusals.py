@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tiny import ARCHITECTURES, make_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -189,3 +190,47 @@ def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path) -> None:
 
     with pytest.raises(ModelUnsupported, match="own code are never run"):
         load_model(tmp_path)
+
+
+def test_rule_3_a_window_that_attention_is_not_told_of_is_refused() -> None:
+    """Qwen2-MoE keeps the window of its layers in the mask alone, and no mask is built."""
+    layer_types = ["sliding_attention", "full_attention"]
+    config = transformers.Qwen2MoeConfig(
+        **_SMALL, num_hidden_layers=2, layer_types=layer_types, use_sliding_window=True
+    )
+
+    message = refusal(config)
+
+    assert "(rule 3)" in message and "0 of 1 layers" in message
+
+
+@pytest.mark.parametrize("config_class", ["RobertaConfig", "XLMRobertaXLConfig"])
+def test_rule_8_positions_that_begin_after_the_padding_id_are_refused(config_class: str) -> None:
+    config = getattr(transformers, config_class)(**_SMALL, num_hidden_layers=2, is_decoder=True)
+
+    assert "(rule 8)" in refusal(config)
+
+
+def test_keys_that_are_shared_with_other_values_are_kept_twice() -> None:
+    """DiffLlama attends twice in a layer: the same keys, other values."""
+    config = transformers.DiffLlamaConfig(**_LLAMA)
+
+    specs = probe(transformers.DiffLlamaForCausalLM, config, max_model_len=64)
+
+    assert len(specs) == 4 and all(spec.shares is None for spec in specs)
+
+
+def test_a_padding_id_does_not_make_a_model_unsupported() -> None:
+    config = transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=99, pad_token_id=0)
+
+    assert len(probe(transformers.GPT2LMHeadModel, config, max_model_len=64)) == 2
+
+
+def test_a_folder_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
+    path = _save(tmp_path, make_model("llama"))
+    weights = load_file(path / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+
+    with pytest.raises(ModelUnsupported, match=r"lacks 1 of the weights .*up_proj"):
+        load_model(path)

@@ -74,7 +74,7 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     assert _current is not None, "a model was called outside of forward_context"
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    rules = AttentionRules(scale, sliding_window, softcap, s_aux)
+    rules = AttentionRules(scale, sliding_window or None, softcap or None, s_aux)
     call = AttentionCall(module, query, key, value, attention_mask, rules, extra)
     return _current.attend(call), None
 

@@ -19,7 +19,13 @@ from transformers import (
 from gristmill.errors import ModelUnsupported
 from gristmill_worker.models.hook import ATTENTION
 from gristmill_worker.models.linear import can_pack, pack_linears
-from gristmill_worker.models.probe import CallRecorder, LayerSpec, probe, run_three_tokens
+from gristmill_worker.models.probe import (
+    CallRecorder,
+    LayerSpec,
+    forget_pad_token,
+    probe,
+    run_three_tokens,
+)
 
 #: Where configurations say how many positions a model knows, in the order of trust.
 _POSITION_LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
@@ -60,18 +66,21 @@ def load_model(
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a local folder never needs the hub
     config = _config(path)
     model_class = _model_class(config)
+    if model_class.config_class is config.sub_configs.get("text_config"):
+        config = config.get_text_config()  # the text part of a model of images (Emu3, Qwen 3.5)
     max_model_len = _max_model_len(config, max_model_len)
     layers = probe(model_class, config, max_model_len=max_model_len)
-    model = model_class.from_pretrained(
+    model, loading = model_class.from_pretrained(
         path,
+        output_loading_info=True,
         dtype=getattr(torch, dtype),
         attn_implementation=ATTENTION,
         use_safetensors=True,
         trust_remote_code=False,
     )
+    _check_weights(path, model_class, loading)
     model.eval().requires_grad_(False).to(device)
-    # GPT-2 and its like compare every id with pad_token_id in each forward, for a warning.
-    model.config.pad_token_id = None
+    forget_pad_token(model)
     vocab_size = model.get_input_embeddings().num_embeddings
     if can_pack(model.dtype, model.device):
         pack_linears(model, lambda: run_three_tokens(model, CallRecorder()))
@@ -83,6 +92,17 @@ def load_model(
         eos_token_ids=_eos_token_ids(path, config),
         tokenizer=AutoTokenizer.from_pretrained(path, trust_remote_code=False).backend_tokenizer,
     )
+
+
+def _check_weights(path: Path, model_class: type[Any], loading: dict[str, Any]) -> None:
+    """transformers makes up what a folder lacks, with a warning, and the rows would be noise."""
+    wrong = sorted([*loading["missing_keys"], *map(str, loading["mismatched_keys"])])
+    if wrong:
+        raise ModelUnsupported(
+            f"{path} lacks {len(wrong)} of the weights of {model_class.__name__}, or has them in "
+            f"another shape; the first is {wrong[0]}. Its config.json may name another "
+            "architecture, or a download was cut short; see README.md#models."
+        )
 
 
 def _config(path: Path) -> PreTrainedConfig:

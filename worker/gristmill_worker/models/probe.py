@@ -68,6 +68,7 @@ def probe(
     _check_rope(name, text_config, max_model_len)
     recorder = _record(name, model_class, config)
     _check_calls(name, text_config, recorder.calls)
+    _check_windows(name, text_config, recorder.calls)
     return recorder.layer_specs()
 
 
@@ -85,11 +86,16 @@ class CallRecorder:
     def layer_specs(self) -> tuple[LayerSpec, ...]:
         specs: list[LayerSpec] = []
         for n, call in enumerate(self.calls):
-            # Layers that share keys and values are handed the very same tensor object.
-            shares = next((m for m in range(n) if self.calls[m].key is call.key), None)
+            # Layers that share keys and values are handed the very same tensor objects. Both must
+            # be: DiffLlama attends twice with the same keys and other values.
+            shares = next((m for m in range(n) if _same_kv(self.calls[m], call)), None)
             _, num_kv_heads, _, k_dim = call.key.shape
             specs.append(LayerSpec(num_kv_heads, k_dim, call.value.shape[-1], shares))
         return tuple(specs)
+
+
+def _same_kv(one: AttentionCall, other: AttentionCall) -> bool:
+    return one.key is other.key and one.value is other.value
 
 
 @torch.inference_mode()
@@ -101,6 +107,15 @@ def run_three_tokens(model: Any, context: ForwardContext) -> None:
             position_ids=torch.arange(3, device=model.device)[None],
             use_cache=False,
         )
+
+
+def forget_pad_token(model: Any) -> None:
+    """GPT-2 and its like look for pad_token_id among the ids of each forward pass, for a warning.
+
+    That reads the value of a tensor, which waits for a GPU and which `meta` cannot do. It is set
+    past the checks of the configuration: Emu3, for one, insists on an int.
+    """
+    object.__setattr__(model.config, "pad_token_id", None)
 
 
 def _record(name: str, model_class: type[Any], config: PreTrainedConfig) -> CallRecorder:
@@ -117,12 +132,37 @@ def _record(name: str, model_class: type[Any], config: PreTrainedConfig) -> Call
             model = model_class._from_config(
                 config, dtype=_PROBE_DTYPE, attn_implementation=ATTENTION
             )
+        forget_pad_token(model)
+        position_tables = _watch_position_tables(model)
         run_three_tokens(model.eval(), recorder)
     except Exception as error:  # whatever a foreign model raises means that it cannot be run here
         raise _unsupported(
             name, 1, f"cannot be run through the attention hook ({error})"
         ) from error
+    if any(table.padding_idx is not None for table in position_tables):
+        raise _unsupported(name, 8, "counts positions from the id of its padding, not from 0")
     return recorder
+
+
+def _watch_position_tables(model: torch.nn.Module) -> list[torch.nn.Embedding]:
+    """The embeddings that will be asked for position_ids as they were given.
+
+    RoBERTa and its like begin at padding_idx + 1, and do so only when they are given none.
+    """
+    asked: list[torch.nn.Embedding] = []
+    positions: list[torch.Tensor] = []
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: positions.append(kwargs["position_ids"]), with_kwargs=True
+    )
+
+    def note(module: torch.nn.Embedding, args: tuple[torch.Tensor, ...]) -> None:
+        if args and args[0] is positions[0]:
+            asked.append(module)
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            module.register_forward_pre_hook(note)
+    return asked
 
 
 def _check_layer_types(name: str, config: PreTrainedConfig) -> None:
@@ -190,6 +230,16 @@ def _check_calls(name: str, config: PreTrainedConfig, calls: list[AttentionCall]
             raise _unsupported(
                 name, 7, f"passes arguments to attention that are not known: {sorted(unknown)}"
             )
+
+
+def _check_windows(name: str, config: PreTrainedConfig, calls: list[AttentionCall]) -> None:
+    """A window that lives in the mask alone is lost, for no mask is built (Qwen2-MoE does so)."""
+    expected = list(getattr(config, "layer_types", None) or ()).count("sliding_attention")
+    found = sum(1 for call in calls if call.rules.sliding_window is not None)
+    if found < expected:
+        raise _unsupported(
+            name, 3, f"tells attention of a sliding window in {found} of {expected} layers"
+        )
 
 
 def _unsupported(name: str, rule: int, why: str) -> ModelUnsupported:

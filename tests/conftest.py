@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,13 @@ def smollm2_folder() -> Path:
     from gristmill_worker.models.gguf import convert
 
     return find_model("smollm2-135m", settings=Settings(), convert_gguf=convert).path
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count what tests/models/test_architectures.py found, over all processes of the run."""
+    passed = terminalreporter.stats.get("passed", [])
+    verdicts = Counter(dict(report.user_properties).get("architecture") for report in passed)
+    del verdicts[None]
+    if verdicts:
+        found = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+        terminalreporter.write_line(f"architectures of transformers: {found}")

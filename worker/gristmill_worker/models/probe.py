@@ -66,9 +66,11 @@ def probe(
     _check_layer_types(name, text_config)
     _check_signature(name, model_class)
     _check_rope(name, text_config, max_model_len)
-    recorder = _record(name, model_class, config)
+    recorder, position_tables = _record(name, model_class, config)
     _check_calls(name, text_config, recorder.calls)
     _check_windows(name, text_config, recorder.calls)
+    if any(table.padding_idx is not None for table in position_tables):
+        raise _unsupported(name, 8, "counts positions from the id of its padding, not from 0")
     return recorder.layer_specs()
 
 
@@ -118,7 +120,9 @@ def forget_pad_token(model: Any) -> None:
     object.__setattr__(model.config, "pad_token_id", None)
 
 
-def _record(name: str, model_class: type[Any], config: PreTrainedConfig) -> CallRecorder:
+def _record(
+    name: str, model_class: type[Any], config: PreTrainedConfig
+) -> tuple[CallRecorder, list[torch.nn.Embedding]]:
     recorder = CallRecorder()
     config = type(config).from_dict(config.to_dict())
     config._attn_implementation = ATTENTION
@@ -139,9 +143,7 @@ def _record(name: str, model_class: type[Any], config: PreTrainedConfig) -> Call
         raise _unsupported(
             name, 1, f"cannot be run through the attention hook ({error})"
         ) from error
-    if any(table.padding_idx is not None for table in position_tables):
-        raise _unsupported(name, 8, "counts positions from the id of its padding, not from 0")
-    return recorder
+    return recorder, position_tables
 
 
 def _watch_position_tables(model: torch.nn.Module) -> list[torch.nn.Embedding]:

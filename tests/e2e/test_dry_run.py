@@ -35,7 +35,7 @@ def test_what_it_counts_is_what_the_run_then_has(gristmill):
 def test_a_good_file_ends_in_0_and_has_no_estimate_before_a_first_run(gristmill):
     gristmill.write(GOOD)
 
-    dry = gristmill.run("--dry-run")
+    dry = gristmill.run("--dry-run", GRISTMILL_CACHE_DIR=str(gristmill.folder / "empty"))
 
     assert dry.returncode == 0, dry.stderr
     assert "5: 5 would run, 0 would be refused" in dry.stdout

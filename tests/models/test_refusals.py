@@ -10,8 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tiny import ARCHITECTURES, make_model
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tiny import ARCHITECTURES, make_model, save_folder
 
 from gristmill.errors import ModelUnsupported
 from gristmill_worker.models import hook
@@ -146,21 +145,8 @@ def test_layers_that_share_keys_are_found_by_the_tensor_they_pass() -> None:
     assert sum(spec.bytes_per_token(4) for spec in specs) == 2 * 2 * 32 * 4
 
 
-def _save(path: Path, model: Any) -> Path:
-    model.save_pretrained(path)
-    words = {f"w{i}": i for i in range(199)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.save(str(path / "tokenizer.json"))
-    (path / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
-    )
-    return path
-
-
 def test_a_folder_is_loaded_with_its_window_and_end_tokens(tmp_path: Path) -> None:
-    path = _save(tmp_path, make_model("gpt2"))
+    path = save_folder(tmp_path, make_model("gpt2"))
     generation = json.loads((path / "generation_config.json").read_text())
     (path / "generation_config.json").write_text(
         json.dumps({**generation, "eos_token_id": [2, 5], "temperature": 0.6})
@@ -227,7 +213,7 @@ def test_a_padding_id_does_not_make_a_model_unsupported() -> None:
 
 
 def test_a_folder_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
-    path = _save(tmp_path, make_model("llama"))
+    path = save_folder(tmp_path, make_model("llama"))
     weights = load_file(path / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})

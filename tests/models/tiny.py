@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
 from gristmill.types import Job, Row, SamplingParams
@@ -134,3 +137,17 @@ def prompts(lengths: list[int], seed: int = 0) -> list[list[int]]:
 def greedy_job(prompt_ids: list[int], max_tokens: int, **params: Any) -> Job:
     sampling = SamplingParams(max_tokens, temperature=0.0, **params)
     return Job((Row(0, "row"),), tuple(prompt_ids), sampling)
+
+
+def save_folder(path: Path, model: Any) -> Path:
+    """A folder as a user has it: weights, configuration, and a tokenizer of words w0, w1, …"""
+    model.save_pretrained(path)
+    words = {f"w{i}": i for i in range(VOCAB_SIZE)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.save(str(path / "tokenizer.json"))
+    (path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+    )
+    return path

@@ -1,0 +1,189 @@
+"""Scheduler and BlockManager under a million random operations.
+
+An operation is one thing that happens to a Sequence: it is added, computes a piece, is preempted,
+gets a token, ends, or is cancelled. What must hold is checked as they happen:
+
+* no Block is lost, given twice, or written by two Sequences;
+* every Sequence ends;
+* no starvation: a Sequence ends within 2 * L + 2 steps of being the oldest one alive (L: the most
+  tokens of a row), whatever else there is;
+* bounded preemption: the oldest is never preempted; a Sequence is thrown out at most once for each
+  Block that those before it may grow by, and all together less than once in four that end.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gristmill.types import FinishReason, Job, Row, SamplingParams
+from gristmill_worker.engine.base import NOTHING, Generated
+from gristmill_worker.engine.block_manager import BlockManager
+from gristmill_worker.engine.scheduler import Scheduler, SchedulerOutput
+from gristmill_worker.engine.sequence import Sequence, SequenceStatus
+
+
+class Life:
+    """One engine without a model: rows come at random, the answers are random tokens."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.block_size = self.chance.choice((1, 3, 4, 16))
+        self.num_blocks = self.chance.randint(64 // self.block_size + 2, 400 // self.block_size + 4)
+        self.max_num_seqs = self.chance.randint(1, 12)
+        self.budget = self.max_num_seqs + self.chance.choice((0, 1, 16, 64))
+        self.scheduler = Scheduler(
+            BlockManager(
+                self.num_blocks, self.block_size, prefix_caching=self.chance.random() < 0.8
+            ),
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.budget,
+            expected_output_tokens=self.chance.choice((1.0, 8.0, 64.0)),
+        )
+        self.longest = min(120, self.num_blocks * self.block_size)
+        self.prefixes = [self._tokens(self.chance.randint(1, self.longest // 2)) for _ in range(3)]
+        self.live: dict[int, Sequence] = {}
+        self.num_added = self.num_ended = self.num_cancelled = self.num_operations = 0
+        self.num_preempted = self.most_preempted = 0
+        #: Steps since the oldest live Sequence became the oldest.
+        self.steps_as_oldest = 0
+        self.preemptions_as_oldest = 0
+
+    def run(self, num_operations: int) -> None:
+        while self.num_operations < num_operations:
+            while len(self.live) < 3 * self.max_num_seqs and self.chance.random() < 0.4:
+                self._add()
+            if self.live and self.chance.random() < 0.01:
+                self._cancel(self.chance.choice(list(self.live.values())))
+            self._step()
+        while self.live:
+            self._step()
+        assert self.num_added == self.num_ended + self.num_cancelled
+        assert self.scheduler.block_manager.num_free_blocks == self.num_blocks
+        assert not self.scheduler.running and not self.scheduler.waiting
+
+    def _tokens(self, num: int) -> list[int]:
+        return [self.chance.randint(0, 2) for _ in range(num)]
+
+    def _add(self) -> None:
+        prompt = self.chance.choice(self.prefixes)[: self.chance.randint(0, self.longest)]
+        prompt = (prompt + self._tokens(self.chance.randint(1, 20)))[: self.longest - 2]
+        max_tokens = self.chance.randint(1, self.longest - len(prompt))
+        resumed = self.chance.randint(0, max_tokens - 1) if self.chance.random() < 0.1 else 0
+        generated = self._tokens(resumed)
+        job = Job(
+            (Row(self.num_added, str(self.num_added)),), tuple(prompt), SamplingParams(max_tokens)
+        )
+        resume = Generated(generated, [0] * resumed) if resumed else NOTHING
+        seq = Sequence(str(self.num_added), job, self.num_added, resume)
+        self.live[seq.arrival] = seq
+        self.scheduler.add(seq)
+        self.num_added += 1
+        self.num_operations += 1
+
+    def _cancel(self, seq: Sequence) -> None:
+        self.scheduler.finish([seq])
+        self._forget(seq)
+        self.num_cancelled += 1
+
+    def _forget(self, seq: Sequence) -> None:
+        if seq.arrival == min(self.live):
+            self.steps_as_oldest = 0
+        del self.live[seq.arrival]
+        self.most_preempted = max(self.most_preempted, seq.num_preemptions)
+        assert seq.block_table == [] and seq.status is SequenceStatus.FINISHED
+        if self.live and self.steps_as_oldest == 0:
+            self.preemptions_as_oldest = self.live[min(self.live)].num_preemptions
+        self.num_operations += 1
+
+    def _step(self) -> None:
+        plan = self.scheduler.schedule()
+        self._check(plan)
+        self.scheduler.advance(plan)
+        ended = []
+        for item in plan.scheduled:
+            seq = item.seq
+            self.num_operations += 1
+            if seq.num_uncomputed_tokens:
+                continue
+            seq.token_ids.append(self.chance.randint(0, 2))
+            if (
+                seq.num_generated_tokens >= seq.params.max_tokens
+                or self.chance.random() < 0.02
+                or seq.num_tokens >= self.longest
+            ):
+                seq.finish_reason = FinishReason.STOP
+                ended.append(seq)
+        self.scheduler.finish(ended)
+        for seq in ended:
+            self._forget(seq)
+        self.num_ended += len(ended)
+        self._check_progress()
+
+    def _check(self, plan: SchedulerOutput) -> None:
+        assert plan.scheduled or not self.live, "there is work, and nothing is scheduled"
+        assert plan.num_tokens <= self.budget
+        assert len(self.scheduler.running) <= self.max_num_seqs
+        self.num_preempted += plan.num_preempted
+        self.num_operations += plan.num_preempted
+        self.scheduler.block_manager.check_integrity(self.scheduler.running)
+        written: set[int] = set()
+        for item in plan.scheduled:
+            begin = item.seq.num_computed_tokens
+            end = begin + item.num_tokens
+            assert item.num_tokens > 0 and end <= item.seq.num_tokens
+            table = item.seq.block_table
+            blocks = set(table[begin // self.block_size : -(-end // self.block_size)])
+            assert len(table) * self.block_size >= end
+            assert not blocks & written, "a Block with two writers"
+            written |= blocks
+        for seq in self.scheduler.running:  # nor does anybody read what is being written
+            done = seq.block_table[: seq.num_computed_tokens // self.block_size]
+            assert not set(done) & written
+
+    def _check_progress(self) -> None:
+        if not self.live:
+            return
+        oldest = self.live[min(self.live)]
+        self.steps_as_oldest += 1
+        assert self.steps_as_oldest <= self._bound(), f"{oldest.seq_id} starves"
+        assert oldest.num_preemptions == self.preemptions_as_oldest, "the oldest was preempted"
+
+    def _bound(self) -> int:
+        """Steps in which the oldest Sequence ends, whatever else there is.
+
+        Decoding rows go first and take at most max_num_seqs - 1 tokens of the budget, so its
+        prompt moves by at least one token a step; then it decodes a token a step.
+        """
+        return 2 * self.longest + 2
+
+
+def _run(num_operations: int, num_lives: int) -> tuple[int, int, int]:
+    operations = preempted = ended = 0
+    for seed in range(num_lives):
+        life = Life(seed)
+        life.run(num_operations // num_lives)
+        operations += life.num_operations
+        preempted += life.num_preempted
+        ended += life.num_ended
+        # A row is thrown out when one of those before it needs a Block, so not more often than
+        # those that ran beside it could need Blocks.
+        assert life.most_preempted <= life.max_num_seqs * life.num_blocks
+    return operations, preempted, ended
+
+
+def test_fifty_thousand_random_operations() -> None:
+    operations, preempted, ended = _run(50_000, num_lives=25)
+
+    assert operations >= 50_000 and ended > 1000
+    assert preempted > 50  # the lives are hard enough to mean something
+    assert preempted < ended / 4
+
+
+@pytest.mark.slow
+def test_a_million_random_operations() -> None:
+    operations, preempted, ended = _run(1_000_000, num_lives=200)
+
+    assert operations >= 1_000_000 and ended > 20_000
+    assert preempted < ended / 4

@@ -85,7 +85,8 @@ def run(engine: Engine, workloads: list[str]) -> dict[str, Result]:
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
             entry = json.loads(line.removeprefix("RESULT "))
-            results[entry.pop("workload")] = Result(**entry)
+            workload = entry.pop("workload")
+            results[workload] = Result(**entry)
     return results
 
 

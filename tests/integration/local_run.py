@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from pipeline import FakeEngine, read_lines
+from fake_engine import FakeEngine
+from pipeline import read_lines
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from gristmill import local

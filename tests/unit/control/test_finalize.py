@@ -1,67 +1,38 @@
-"""How a batch ends: one line for each row, in order, and no death on the way that matters."""
+"""How a batch ends: one line for each row, in order, and each kind in its own channel."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from fake_engine import fake_text, fake_tokens
+from mixed_batch import SHARD_JOBS, WINDOWS, answer, answer_all
 from pipeline import (
     BATCH,
     PIN,
     TENANT,
     Bench,
-    Crash,
-    CrashingStore,
-    MemoryStore,
-    fake_text,
-    fake_tokens,
-    fast_folder,
     make_job,
     make_refusal,
     make_result,
     make_segment,
     make_windows,
 )
-from sqlalchemy import Connection
 
 from gristmill.control.accept import accept
 from gristmill.control.finalize import finalize, freeze
 from gristmill.control.sweep import sweep
 from gristmill.errors import CorruptDocument
 from gristmill.ledger import batches, files
-from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.status import BatchStatus, FreezeReason
 from gristmill.stores.keys import frozen_key, segment_key
 from gristmill.stores.segments import bell_of
 from gristmill.types import Endpoint, RowError
 from gristmill.wire import encode_segment
 
+
 # Rows 0 to 8 in two windows; row 5 is merged with row 2, row 3 is refused.
-WINDOWS = make_windows(
-    [make_job(4), make_job(0), make_job(2, 5), make_refusal(3), make_job(1)],
-    [make_job(8), make_job(6), make_job(7)],
-)
-SHARD_JOBS = {0: WINDOWS[0].jobs[:3], 1: WINDOWS[0].jobs[3:], 3: WINDOWS[1].jobs}
-
-
-def answer(bench: Bench, shard_n: int, *job_idxs: int, error: RowError | None = None) -> None:
-    jobs = SHARD_JOBS[shard_n]
-    results = [make_result(jobs[idx], idx, error=error) for idx in job_idxs]
-    segment = make_segment(bench.batch, shard_n, results, attempt=f"att-{min(job_idxs)}")
-    bench.store.put(segment_key(bell_of(segment)), encode_segment(segment))
-    accept(bench.control, [bell_of(segment)])
-
-
-def answer_all(bench: Bench) -> None:
-    answer(bench, 3, 0, 2)
-    answer(bench, 0, 0, 1, 2)
-    answer(bench, 1, 0)
-    answer(bench, 3, 1)
-
-
 def ids(lines: list[dict[str, Any]] | None) -> list[str]:
     return [line["custom_id"] for line in lines or []]
 
@@ -227,104 +198,6 @@ def test_each_kind_of_line_has_its_own_channel_b46(bench: Bench) -> None:
     assert never_run["response"] is None
     assert set(never_run["error"]) == {"code", "message"}
     assert all(line["id"].startswith("batch_req_") for line in (good, refused, never_run))
-
-
-def run_to_the_end(bench: Bench) -> None:
-    if bench.batch.freeze_reason is None:
-        freeze(bench.control, bench.batch, FreezeReason.EXPIRED)
-    finalize(bench.control, TENANT, BATCH)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted() -> tuple[Any, int]:
-    """The result files of a run that nothing disturbs, and its number of store operations."""
-    with answered() as bench:
-        bench.store = counting = CrashingStore(bench.store, crash_at=-1, after=False)
-        run_to_the_end(bench)
-        num_operations = counting.num_operations
-        return (bench.lines("output"), bench.lines("error")), num_operations
-
-
-@contextmanager
-def answered() -> Iterator[Bench]:
-    """A batch that is partly answered and about to end."""
-    with fast_folder() as folder:
-        bench = Bench(folder)
-        bench.store = MemoryStore()
-        bench.create()
-        bench.ingest(WINDOWS)
-        answer(bench, 0, 0, 2)
-        answer(bench, 3, 1)
-        yield bench
-        bench.ledger.close()
-
-
-@pytest.mark.parametrize("after", [False, True])
-def test_finalize_goes_on_after_a_death_at_any_store_operation_b47(
-    uninterrupted: tuple[Any, int], after: bool
-) -> None:
-    expected, num_operations = uninterrupted
-    assert num_operations > 15
-    for crash_at in range(1, num_operations + 1):
-        with answered() as bench:
-            whole = bench.store
-            bench.store = CrashingStore(whole, crash_at=crash_at, after=after)
-            with pytest.raises(Crash):
-                run_to_the_end(bench)
-            assert (bench.batch.output_file_id, bench.batch.error_file_id) == (None, None)
-
-            bench.store = whole
-            run_to_the_end(bench)
-
-            assert (bench.lines("output"), bench.lines("error")) == expected
-            assert bench.batch.completed + bench.batch.failed == bench.batch.total == 9
-
-
-def test_finalize_goes_on_after_a_death_in_any_transaction(
-    uninterrupted: tuple[Any, int],
-) -> None:
-    class Dying(Ledger):
-        """Dies at the end of the k-th transaction that writes, which is rolled back."""
-
-        transactions_left = 0
-
-        @contextmanager
-        def write(self) -> Iterator[Connection]:
-            with super().write() as conn:
-                yield conn
-                self.transactions_left -= 1
-                if not self.transactions_left:
-                    raise Crash
-
-    for crash_at in range(1, 5):  # freeze, two slices, publish
-        with answered() as bench:
-            whole = bench.ledger
-            bench.ledger = dying = Dying(whole._engine)
-            dying.transactions_left = crash_at
-            with pytest.raises(Crash):
-                run_to_the_end(bench)
-
-            bench.ledger = whole
-            run_to_the_end(bench)
-
-            assert (bench.lines("output"), bench.lines("error")) == uninterrupted[0]
-
-
-def test_two_finalizers_at_once_do_no_harm(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.create()
-    bench.ingest(WINDOWS)
-    answer_all(bench)
-    freeze(bench.control, bench.batch, FreezeReason.COMPLETE)
-
-    # The second runs to its end whenever the first looks whether it should pause.
-    def the_other() -> bool:
-        finalize(bench.control, TENANT, BATCH)
-        return False
-
-    assert finalize(bench.control, TENANT, BATCH, should_pause=the_other)
-    assert bench.batch.status is BatchStatus.COMPLETED
-    assert bench.batch.merged_slices == 2
-    assert len(bench.lines("output") or []) == 8
 
 
 def test_the_frozen_list_in_the_store_names_the_segments_that_count(bench: Bench) -> None:

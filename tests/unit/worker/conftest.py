@@ -1,4 +1,4 @@
-"""Lets the tests here import `pipeline`, which the tests of the pipeline share."""
+"""Lets the tests here import what they share, and what the tests of the pipeline share."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integration"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from pipeline import Bench, fast_folder
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline import Clock
+from fake_engine import Clock
 
 from gristmill.queues.base import Lease
 from gristmill.queues.memory import MemoryQueue

@@ -1,0 +1,138 @@
+"""An engine without a model: answers follow from the prompt, at a pace that tests choose."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gristmill.types import (
+    FinishReason,
+    Job,
+    RowError,
+    Usage,
+)
+from gristmill_worker.engine.base import NOTHING, Finished, Generated, StepOutput
+
+
+@dataclass
+class Clock:
+    """Wall and monotonic time at once; moves only when told."""
+
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def fake_tokens(job: Job) -> tuple[int, ...]:
+    """The answer to a Job: a pure function of its prompt and limits."""
+    digest = hashlib.sha256(repr((job.prompt_ids, job.params.seed)).encode()).digest()
+    num_tokens = min(job.params.max_tokens, 1 + digest[0] % 24)
+    return tuple(
+        int.from_bytes(hashlib.sha256(digest + i.to_bytes(4, "big")).digest()[:2], "big")
+        for i in range(num_tokens)
+    )
+
+
+def fake_text(token_ids: Iterable[int]) -> str:
+    return " ".join(map(str, token_ids))
+
+
+@dataclass
+class _Live:
+    job: Job
+    answer: tuple[int, ...]
+    started: float
+    token_ids: list[int]
+    times_ms: list[int]
+
+
+class FakeEngine:
+    """Decodes one token a step of each of the first `max_num_seqs` Sequences.
+
+    `on_decode(prompt_ids, position)` hears of each token. A prompt that begins with BAD is an
+    error of that row; one that begins with POISON raises out of `step`.
+    """
+
+    BAD = 666
+    POISON = 999
+
+    def __init__(
+        self,
+        *,
+        max_num_seqs: int = 4,
+        clock: Clock | None = None,
+        step_s: float = 0.0,
+        on_decode: Callable[[tuple[int, ...], int], None] | None = None,
+    ) -> None:
+        self._max_num_seqs = max_num_seqs
+        self.clock = clock or Clock()
+        self.step_s = step_s
+        self.live: dict[str, _Live] = {}
+        self.decoded: list[tuple[tuple[int, ...], int]] = []
+        self._on_decode = on_decode or (lambda prompt, i: self.decoded.append((prompt, i)))
+
+    @property
+    def num_live(self) -> int:
+        return len(self.live)
+
+    @property
+    def max_num_seqs(self) -> int:
+        return self._max_num_seqs
+
+    def add(self, seq_id: str, job: Job, resume: Generated = NOTHING) -> None:
+        assert seq_id not in self.live
+        past_s = resume.times_ms[-1] / 1000 if resume.times_ms else 0
+        self.live[seq_id] = _Live(
+            job,
+            fake_tokens(job),
+            self.clock() - past_s,
+            list(resume.token_ids),
+            list(resume.times_ms),
+        )
+
+    def cancel(self, seq_id: str) -> None:
+        self.live.pop(seq_id, None)
+
+    def generated(self, seq_id: str) -> Generated:
+        live = self.live[seq_id]
+        return Generated(tuple(live.token_ids), tuple(live.times_ms))
+
+    def step(self) -> StepOutput:
+        self.clock.advance(self.step_s)
+        finished, advanced = [], []
+        for seq_id, live in list(self.live.items())[: self._max_num_seqs]:
+            if live.job.prompt_ids[0] == self.POISON:
+                raise RuntimeError("the engine broke")
+            if live.job.prompt_ids[0] == self.BAD:
+                error = RowError("context_length_exceeded", "Too long.", "messages", 400)
+                finished.append(Finished(seq_id, error=error))
+            else:
+                position = len(live.token_ids)
+                if position < len(live.answer):
+                    self._on_decode(live.job.prompt_ids, position)
+                    live.token_ids.append(live.answer[position])
+                    live.times_ms.append(int((self.clock() - live.started) * 1000))
+                    advanced.append(seq_id)
+                if len(live.token_ids) == len(live.answer):
+                    finished.append(self._finished(seq_id, live))
+        for end in finished:
+            del self.live[end.seq_id]
+        return StepOutput(finished, num_decode_tokens=len(advanced), advanced=advanced)
+
+    def _finished(self, seq_id: str, live: _Live) -> Finished:
+        limited = len(live.answer) == live.job.params.max_tokens
+        return Finished(
+            seq_id,
+            Usage(len(live.job.prompt_ids), len(live.token_ids)),
+            Generated(tuple(live.token_ids), tuple(live.times_ms)),
+            fake_text(live.token_ids),
+            FinishReason.LENGTH if limited else FinishReason.STOP,
+        )
+
+
+# ---------------------------------------------------------------------------- batches

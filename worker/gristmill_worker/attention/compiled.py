@@ -135,19 +135,13 @@ class CompiledAttention:
             scale=rules.scale,
             softcap=rules.softcap or 0.0,
         )
-        if cache.is_written:
-            self._kernel.gristmill_write(
-                ctypes.byref(call),
-                _address(key),
-                _address(value),
-                _address(metadata.slot_mapping),
-                _address(cache.keys),
-                _address(cache.values),
-            )
         out = query.new_empty(num_tokens, num_heads, v_dim)
         self._kernel.gristmill_attend(
             ctypes.byref(call),
             _address(query),
+            _address(key),
+            _address(value),
+            _address(metadata.slot_mapping if cache.is_written else None),
             _address(cache.keys),
             _address(cache.values),
             _address(sinks),

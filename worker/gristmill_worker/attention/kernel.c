@@ -191,10 +191,25 @@ static void attend_rows(const Call *c, const float *query, const float *keys, co
         for (int64_t d = 0; d < c->v_dim; d++) o[r][d] /= sum[r];
 }
 
-/* spans [num_spans][3]: start, num_tokens, context_len; tables [num_spans][max_blocks]. */
-void gristmill_attend(const Call *c, const float *query, const float *keys, const float *values,
-                      const float *sinks, const int64_t *spans, const int32_t *tables,
-                      float *out) {
+static void write_token(const Call *c, const float *key, const float *value, int64_t slot,
+                        int64_t token, float *keys, float *values) {
+    const int64_t head_keys = c->k_dim * c->block_size, head_values = c->v_dim * c->block_size;
+    const int64_t block = slot / c->block_size, offset = slot % c->block_size;
+    for (int64_t h = 0; h < c->num_kv_heads; h++) {
+        float *k = keys + (block * c->num_kv_heads + h) * head_keys + offset;
+        const float *new_key = key + token * c->key_token_stride + h * c->key_head_stride;
+        for (int64_t d = 0; d < c->k_dim; d++) k[d * c->block_size] = new_key[d];
+        memcpy(values + (block * c->num_kv_heads + h) * head_values + offset * c->v_dim,
+               value + token * c->value_token_stride + h * c->value_head_stride,
+               c->v_dim * sizeof(float));
+    }
+}
+
+/* spans [num_spans][3]: start, num_tokens, context_len; tables [num_spans][max_blocks];
+ * slots [num_tokens], or NULL when the cache holds the new keys and values already. */
+void gristmill_attend(const Call *c, const float *query, const float *key, const float *value,
+                      const int64_t *slots, float *keys, float *values, const float *sinks,
+                      const int64_t *spans, const int32_t *tables, float *out) {
     const int64_t group = c->num_heads / c->num_kv_heads;
     int64_t num_items = 0, longest = 0;
     for (int64_t n = 0; n < c->num_spans; n++) {
@@ -212,6 +227,11 @@ void gristmill_attend(const Call *c, const float *query, const float *keys, cons
 #pragma omp parallel
     {
         float *buffer = malloc(ROWS * stride * sizeof(float));
+        if (slots) {
+#pragma omp for schedule(static)
+            for (int64_t t = 0; t < c->num_tokens; t++)
+                write_token(c, key, value, slots[t], t, keys, values);
+        }
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < num_items * c->num_kv_heads; i++) {
             const int64_t n = span_of[i / c->num_kv_heads];
@@ -227,21 +247,4 @@ void gristmill_attend(const Call *c, const float *query, const float *keys, cons
         free(buffer);
     }
     free(span_of);
-}
-
-void gristmill_write(const Call *c, const float *key, const float *value, const int64_t *slots,
-                     float *keys, float *values) {
-    const int64_t head_keys = c->k_dim * c->block_size, head_values = c->v_dim * c->block_size;
-#pragma omp parallel for schedule(static)
-    for (int64_t t = 0; t < c->num_tokens; t++) {
-        const int64_t block = slots[t] / c->block_size, offset = slots[t] % c->block_size;
-        for (int64_t h = 0; h < c->num_kv_heads; h++) {
-            float *k = keys + (block * c->num_kv_heads + h) * head_keys + offset;
-            const float *new_key = key + t * c->key_token_stride + h * c->key_head_stride;
-            for (int64_t d = 0; d < c->k_dim; d++) k[d * c->block_size] = new_key[d];
-            memcpy(values + (block * c->num_kv_heads + h) * head_values + offset * c->v_dim,
-                   value + t * c->value_token_stride + h * c->value_head_stride,
-                   c->v_dim * sizeof(float));
-        }
-    }
 }

@@ -21,8 +21,8 @@ from gristmill_worker.engine.forward_batch import ForwardBatch
 from gristmill_worker.engine.kv_cache import KVCache
 from gristmill_worker.engine.model_runner import ModelRunner
 from gristmill_worker.models.hook import ATTENTION
-from gristmill_worker.models.linear import pack_linears
 from gristmill_worker.models.loader import LoadedModel
+from gristmill_worker.models.packed_weight import pack_model
 from gristmill_worker.models.probe import CallRecorder, forget_pad_token, probe, run_three_tokens
 
 
@@ -42,7 +42,7 @@ def as_engine_takes_it(oracle: Any, *, packed: bool) -> LoadedModel:
     model.set_attn_implementation(ATTENTION)
     forget_pad_token(model)
     if packed:
-        pack_linears(model, lambda: run_three_tokens(model, CallRecorder()))
+        pack_model(model, lambda: run_three_tokens(model, CallRecorder()))
     return LoadedModel(
         model=model,
         layers=layers,

@@ -34,7 +34,8 @@ _SMALL: dict[str, Any] = {
     **dict.fromkeys(("decoder_ffn_dim", "encoder_ffn_dim"), 128),
     **dict.fromkeys(("n_positions", "n_ctx", "max_position_embeddings", "max_seq_len"), MAX_LEN),
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCAB_SIZE),
-    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts"), 4),
+    # Rows of whole vectors, as real models have them: see models/activation.py.
+    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts"), 32),
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32),
     **dict.fromkeys(("n_group", "topk_group"), 1),
     **dict.fromkeys(("head_dim", "v_head_dim", "qk_nope_head_dim", "kv_lora_rank"), 16),
@@ -51,7 +52,7 @@ _SMALL: dict[str, Any] = {
     "rotary_dim": 8,
     "query_pre_attn_scalar": 16,
     "global_head_dim": 32,
-    "hidden_size_per_layer_input": 16,
+    "hidden_size_per_layer_input": 32,
     "num_kv_shared_layers": 2,
     "laurel_rank": 8,
     "altup_num_inputs": 2,

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from gristmill.types import Job, Row, SamplingParams
 from gristmill_worker.models.hook import ATTENTION
-from gristmill_worker.models.linear import pack_linears
 from gristmill_worker.models.loader import LoadedModel
+from gristmill_worker.models.packed_weight import pack_model
 from gristmill_worker.models.probe import CallRecorder, probe, run_three_tokens
 
 VOCAB_SIZE = 199
@@ -105,7 +105,7 @@ def as_loaded(model: torch.nn.Module, *, packed: bool) -> LoadedModel:
     ours.set_attn_implementation(ATTENTION)
     config.pad_token_id = None
     if packed:
-        pack_linears(ours, lambda: run_three_tokens(ours, CallRecorder()))
+        pack_model(ours, lambda: run_three_tokens(ours, CallRecorder()))
     return LoadedModel(
         model=ours,
         layers=layers,

@@ -34,6 +34,34 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     )
 
 
+def pack(weight: torch.Tensor) -> torch.Tensor:
+    """A weight [out, in] in oneDNN's own layout; `to_dense` gives it back."""
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(
+        weight.contiguous(), _EXPECTED_ROWS
+    )
+    return packed
+
+
+def multiply(
+    x: torch.Tensor,  # [..., in]
+    weight: torch.Tensor,  # packed
+    bias: torch.Tensor | None,
+) -> torch.Tensor:  # [..., out]
+    """x @ weight.T + bias, each row with the same bits whatever the others are."""
+    rows = x.reshape(-1, x.shape[-1])
+    slices = [_multiply_slice(part, weight, bias) for part in torch.split(rows, MAX_ROWS)]
+    product = slices[0] if len(slices) == 1 else torch.cat(slices)
+    return product.view(*x.shape[:-1], product.shape[-1])
+
+
+def _multiply_slice(
+    rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    padded = rows.repeat(MIN_ROWS, 1) if len(rows) < MIN_ROWS else rows
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(padded, weight, bias, "none", [], "")
+    return product[: len(rows)]
+
+
 def pack_linears(model: nn.Module, forward: Callable[[], object]) -> None:
     """Replace every nn.Linear of the model by a packed one; `forward` runs the model once.
 
@@ -94,7 +122,7 @@ class _PackedGroup:
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
         sizes = [linear.out_features for linear in linears]
         self._bias = torch.cat(biases) if biases else None
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _EXPECTED_ROWS)
+        self._weight = pack(weight)
         self._ends = torch.tensor(sizes).cumsum(0).tolist()
         self._input: torch.Tensor | None = None
         self._output = torch.empty(0)
@@ -102,7 +130,7 @@ class _PackedGroup:
     def output(self, position: int, x: torch.Tensor) -> torch.Tensor:
         """The slice [..., out_features] of the layer at `position`, for the input x."""
         if position == 0 or x is not self._input:
-            self._input, self._output = x, self._multiply(x)
+            self._input, self._output = x, multiply(x, self._weight, self._bias)
         begin = self._ends[position - 1] if position else 0
         output = self._output[..., begin : self._ends[position]]
         if position == len(self._ends) - 1:
@@ -113,19 +141,6 @@ class _PackedGroup:
         begin = self._ends[position - 1] if position else 0
         plain: torch.Tensor = self._weight.to_dense()
         return plain[begin : self._ends[position]].clone()
-
-    def _multiply(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        slices = [self._multiply_slice(part) for part in torch.split(rows, MAX_ROWS)]
-        product = slices[0] if len(slices) == 1 else torch.cat(slices)
-        return product.view(*x.shape[:-1], self._ends[-1])
-
-    def _multiply_slice(self, rows: torch.Tensor) -> torch.Tensor:
-        padded = rows.repeat(MIN_ROWS, 1) if len(rows) < MIN_ROWS else rows
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-            padded, self._weight, self._bias, "none", [], ""
-        )
-        return product[: len(rows)]
 
 
 class _PackedLinear(nn.Module):

@@ -18,7 +18,8 @@ from transformers import (
 
 from gristmill.errors import ModelUnsupported
 from gristmill_worker.models.hook import ATTENTION
-from gristmill_worker.models.linear import can_pack, pack_linears
+from gristmill_worker.models.linear import can_pack
+from gristmill_worker.models.packed_weight import pack_model
 from gristmill_worker.models.probe import (
     CallRecorder,
     LayerSpec,
@@ -83,7 +84,7 @@ def load_model(
     forget_pad_token(model)
     vocab_size = model.get_input_embeddings().num_embeddings
     if can_pack(model.dtype, model.device):
-        pack_linears(model, lambda: run_three_tokens(model, CallRecorder()))
+        pack_model(model, lambda: run_three_tokens(model, CallRecorder()))
     return LoadedModel(
         model=model,
         layers=layers,

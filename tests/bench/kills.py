@@ -72,18 +72,23 @@ def main() -> None:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-            # From before the model is loaded to the middle of decoding.
-            alive_s = rng.uniform(0.5, 8.0 + undisturbed_s / arguments.kills)
+            # One in three falls before or while the model is loaded, the others while it answers.
+            began, before = time.time(), newest_segment(stormy)
+            while n % 3 and process.poll() is None and newest_segment(stormy) == before:
+                time.sleep(0.05)
             try:
-                process.wait(alive_s)
+                process.wait(rng.uniform(0.0, 5.0))
                 print(f"  the run ended before kill {n + 1}")
                 break
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            stored = newest_segment(stormy)
-            lost = "no Segment yet" if stored is None else f"{time.time() - stored:.1f} s before"
-            print(f"  kill {n + 1} after {alive_s:.1f} s; newest Segment: {lost}")
+            stored, now = newest_segment(stormy), time.time()
+            lost = (
+                "no Segment yet" if stored is None else f"newest Segment {now - stored:.1f} s old"
+            )
+            fresh = "" if stored == before else " (of this start)"
+            print(f"  kill {n + 1}, {now - began:.1f} s after the start; {lost}{fresh}")
         done = subprocess.run(
             command(stormy, source, arguments.flush_interval), check=True, capture_output=True
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 
 from result import report
@@ -26,13 +27,20 @@ def main(folder: str, rows_at_once: str, *names: str) -> None:
             loaded, cache_dir=Settings().cache_dir, max_num_seqs=int(rows_at_once)
         )
         begun = time.perf_counter()
+        # Identical greedy rows are one Job, and Jobs are in the order of their prompts: as ingest
+        # does it (gristmill.requests.window).
+        rows_of: dict[tuple[tuple[int, ...], int], list[str]] = defaultdict(list)
         for request in load_workload(name):
-            params = SamplingParams(request.max_new, temperature=0.0, ignore_eos=True)
-            engine.add(request.id, Job((Row(0, request.id),), tuple(request.prompt_ids), params))
+            rows_of[tuple(request.prompt_ids), request.max_new].append(request.id)
+        rows = {}
+        for (prompt_ids, max_new), ids in sorted(rows_of.items()):
+            params = SamplingParams(max_new, temperature=0.0, ignore_eos=True)
+            engine.add(ids[0], Job(tuple(Row(0, row) for row in ids), prompt_ids, params))
+            rows[ids[0]] = ids
         answers: dict[str, list[int]] = {}
         while engine.num_live:
             for end in engine.step().finished:
-                answers[end.seq_id] = list(end.generated.token_ids)
+                answers |= {row: list(end.generated.token_ids) for row in rows[end.seq_id]}
         if name in names:
             report(name, time.perf_counter() - begun, answers)
 

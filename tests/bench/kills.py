@@ -18,7 +18,8 @@ from typing import Any
 
 from exactness import make_requests
 
-#: What may differ between two runs: creation times and the receipt.
+#: What may differ between two runs: creation times, the receipt, and in the usage how much of the
+#: prompt was found in the prefix cache, which tells what was computed.
 _MAY_DIFFER = ("created", "gristmill")
 
 
@@ -34,6 +35,7 @@ def answers(folder: Path) -> list[Any]:
     for line in lines:
         for name in _MAY_DIFFER:
             line["response"]["body"].pop(name)
+        line["response"]["body"]["usage"].pop("prompt_tokens_details")
     return lines
 
 

@@ -36,7 +36,8 @@ class SamplingParams:
     """How to pick tokens. The defaults are the API's neutral ones, never the model folder's.
 
     `temperature` 0 is greedy. `top_k` 0 and `min_p` 0 are off. `seed` is the row's own seed
-    (64 bits); it is 0 for greedy rows, whose result does not depend on it.
+    (64 bits); it is 0 for greedy rows, whose result does not depend on it. The first `min_tokens`
+    tokens never end the row. `stop_token_ids` end it as the model's end tokens do.
     """
 
     max_tokens: int
@@ -44,14 +45,25 @@ class SamplingParams:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     seed: int = 0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        penalties = (self.frequency_penalty, self.presence_penalty, self.repetition_penalty)
+        return penalties != (0.0, 0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,7 @@ def _params_from_wire(wire: dict[str, Any]) -> SamplingParams:
             **wire,
             "logit_bias": tuple((token, bias) for token, bias in wire.get("logit_bias", ())),
             "stop": tuple(wire.get("stop", ())),
+            "stop_token_ids": tuple(wire.get("stop_token_ids", ())),
         }
     )
 

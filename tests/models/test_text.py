@@ -100,6 +100,41 @@ def test_B18_a_stop_string_that_is_part_of_a_token(tokenizer: Tokenizer) -> None
 
 
 @pytest.mark.parametrize(
+    ("script", "stop", "text", "num_tokens"),
+    [
+        ([19556, 421, 421, 421], [" ha ha"], "Hello ha ha", 3),
+        ([23143, 2903, 42, 905], ["servation:"], "Observation:", 3),
+        ([19556, 905, 42], ["rld:", "o wo"], "Hello wo", 2),
+        ([19556, END_OF_TURN], [], "Hello", 2),
+    ],
+)
+def test_a_stop_string_is_kept_to_its_last_character_when_asked(
+    tokenizer: Tokenizer, script: list[int], stop: list[str], text: str, num_tokens: int
+) -> None:
+    finished = answer(tokenizer, script, stop=tuple(stop), include_stop_str_in_output=True)
+
+    assert (finished.text, finished.usage.completion_tokens) == (text, num_tokens)
+
+
+@pytest.mark.parametrize(
+    ("min_tokens", "text", "num_tokens"),
+    [
+        (0, "Hello", 2),
+        (1, "Hello", 2),
+        (2, "Hello ha", 3),  # the first " ha" is exempt; the second ends the row
+        (3, "Hello ha ha", 4),
+        (9, "Hello" + " ha" * 8, 10),
+    ],
+)
+def test_a_stop_string_within_min_tokens_does_not_count(
+    tokenizer: Tokenizer, min_tokens: int, text: str, num_tokens: int
+) -> None:
+    finished = answer(tokenizer, [19556, *[421] * 20], stop=(" ha",), min_tokens=min_tokens)
+
+    assert (finished.text, finished.usage.completion_tokens) == (text, num_tokens)
+
+
+@pytest.mark.parametrize(
     ("script", "text"),
     [
         ([18310, 112, 27991, 239, 15076, 132], "客单价"),
@@ -172,19 +207,26 @@ def test_watching_finds_a_stop_exactly_when_the_full_text_has_it(
     stop = [text[at : at + data.draw(st.integers(1, 6))].strip("\ufffd") or "zzz", "never there"]
     if any("\ufffd" in s for s in stop):
         return
-    watch = StopStrings(tokenizer, stop)
+    min_tokens = data.draw(st.sampled_from([0, 0, 1, 7]))
+    exempt = len(tokenizer.decode(ids[:min_tokens]).rstrip("\ufffd")) if min_tokens else 0
+    watch = StopStrings(tokenizer, stop, min_tokens)
 
     found = next((n for n in range(1, len(ids) + 1) if watch.feed(ids[:n])), None)
 
+    def holds_stop(text: str) -> bool:
+        return any(s in text[max(0, exempt + 1 - len(s)) :] for s in stop)
+
     first = next(
-        (n for n in range(1, len(ids) + 1) if any(s in tokenizer.decode(ids[:n]) for s in stop)),
+        (n for n in range(min_tokens + 1, len(ids) + 1) if holds_stop(tokenizer.decode(ids[:n]))),
         None,
     )
     assert found == first
     if found is not None:
-        cut = final_text(tokenizer, ids[:found], stop)
-        assert not any(s in cut for s in stop)
-        resumed = StopStrings(tokenizer, stop)
+        cut = final_text(tokenizer, ids[:found], stop, min_tokens=min_tokens)
+        assert not holds_stop(cut)
+        kept = final_text(tokenizer, ids[:found], stop, min_tokens=min_tokens, include_stop=True)
+        assert any(kept == cut + s for s in stop)
+        resumed = StopStrings(tokenizer, stop, min_tokens)
         assert resumed.feed(ids[: found - 1]) is False if found > 1 else True
         assert resumed.feed(ids[:found])
 

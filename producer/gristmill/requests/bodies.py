@@ -74,6 +74,15 @@ def _message(value: object) -> object:
     return message
 
 
+def _token_ids(value: object) -> tuple[int, ...]:
+    """Sorted and each once, so that rows which mean the same are equal."""
+    if value is None:
+        return ()
+    if type(value) is not list or any(type(item) is not int for item in value):
+        raise _invalid("must be a list of integers, the ids of tokens")
+    return tuple(sorted(set(value)))
+
+
 class Message(TypedDict):
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[str, BeforeValidator(_text)]
@@ -94,6 +103,9 @@ def _prompt(value: object) -> str | tuple[int, ...]:
     return tuple(value)
 
 
+_Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+
+
 class _Body(BaseModel):
     """What both endpoints share."""
 
@@ -106,8 +118,15 @@ class _Body(BaseModel):
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=_INT32_MAX)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    frequency_penalty: _Penalty | None = None
+    presence_penalty: _Penalty | None = None
+    # Bounded, so that a logit times or over it is finite.
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] | None = None
     seed: Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=_INT32_MAX)] | None = None
     stop: Annotated[tuple[str, ...], PlainValidator(_stop_strings)] = ()
+    stop_token_ids: Annotated[tuple[int, ...], PlainValidator(_token_ids)] = ()
+    include_stop_str_in_output: bool | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]] | None = (
         None
     )
@@ -137,9 +156,16 @@ class _Body(BaseModel):
             top_p=1.0 if self.top_p is None else self.top_p,
             top_k=max(self.top_k or 0, 0),  # -1 is another way to say "off"
             min_p=self.min_p or 0.0,
+            # "or" would hide nothing here: 0 is the default. Adding 0.0 turns -0.0 into it.
+            frequency_penalty=(self.frequency_penalty or 0.0) + 0.0,
+            presence_penalty=(self.presence_penalty or 0.0) + 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
             seed=seed if temperature > 0 else 0,
             logit_bias=_bias(self.logit_bias),
+            min_tokens=self.min_tokens or 0,
             stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+            include_stop_str_in_output=self.include_stop_str_in_output or False,
             ignore_eos=self.ignore_eos or False,
         )
 
@@ -177,11 +203,26 @@ def read_body(
         raise _refusal(error.errors(include_url=False)[0]) from None
     for token in fields.logit_bias or ():
         _check_token(token, param="logit_bias", vocab_size=vocab_size)
+    for token_id in fields.stop_token_ids:
+        if not 0 <= token_id < vocab_size:
+            raise _no_such_token(token_id, param="stop_token_ids", vocab_size=vocab_size)
+    _check_min_tokens(fields)
     if isinstance(fields, CompletionBody) and type(fields.prompt) is tuple:
         for token_id in fields.prompt:
             if not 0 <= token_id < vocab_size:
                 raise _no_such_token(token_id, param="prompt", vocab_size=vocab_size)
     return fields
+
+
+def _check_min_tokens(fields: ChatBody | CompletionBody) -> None:
+    limit = fields.output_limit
+    if limit is not None and (fields.min_tokens or 0) > limit:
+        raise RowRefused(
+            f"`min_tokens` is {fields.min_tokens}, and the row may have {limit} tokens at most. "
+            "Lower it, or raise that limit.",
+            param="min_tokens",
+            code="invalid_value",
+        )
 
 
 def _bias(logit_bias: Mapping[str, float] | None) -> tuple[tuple[int, float], ...]:

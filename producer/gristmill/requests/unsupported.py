@@ -17,9 +17,6 @@ _Neutral = Mapping[str, tuple[Any, ...]]
 
 _BOTH: _Neutral = {
     "n": (1,),
-    "frequency_penalty": (0, 0.0),
-    "presence_penalty": (0, 0.0),
-    "repetition_penalty": (1, 1.0),
     "length_penalty": (1, 1.0),
     "stream": (False,),
     "stream_options": (),
@@ -28,11 +25,8 @@ _BOTH: _Neutral = {
     "service_tier": ("auto", "default"),
     "store": (False,),
     "response_format": ({"type": "text"},),
-    "min_tokens": (0,),
-    "stop_token_ids": ([],),
     "bad_words": ([],),
     "allowed_token_ids": (),
-    "include_stop_str_in_output": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),

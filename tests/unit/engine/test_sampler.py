@@ -10,13 +10,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.types import SamplingParams
-from gristmill_worker.engine.sampler import SamplingRow, sample, uniform
+from gristmill_worker.engine.penalties import TokenCounts
+from gristmill_worker.engine.sampler import SamplingRow, Unsampled, sample, uniform
 
 VOCAB_SIZE = 1000
 
 
 def row(num_generated: int = 0, **params: Any) -> SamplingRow:
     return SamplingRow(SamplingParams(max_tokens=8, **params), num_generated)
+
+
+def counted(
+    token_ids: list[int], forbidden_ids: tuple[int, ...] = (), **params: Any
+) -> SamplingRow:
+    """A row whose prompt is the first half of `token_ids`."""
+    sampling = SamplingParams(max_tokens=8, **params)
+    num_prompt_tokens = -(-len(token_ids) // 2)
+    counts = None
+    if sampling.has_penalties:
+        counts = TokenCounts(num_prompt_tokens)
+        counts.take(token_ids)
+    return SamplingRow(sampling, len(token_ids) - num_prompt_tokens, counts, forbidden_ids)
 
 
 def random_logits(num_rows: int = 1, seed: int = 0, spread: float = 3.0) -> torch.Tensor:
@@ -26,8 +40,7 @@ def random_logits(num_rows: int = 1, seed: int = 0, spread: float = 3.0) -> torc
 def draws(logits: torch.Tensor, count: int, **params: Any) -> list[int]:
     rows = [row(num_generated=i, **params) for i in range(count)]
     picked = sample(logits.expand(count, -1).clone(), rows)
-    assert all(token_id is not None for token_id in picked)
-    return [int(token_id or 0) for token_id in picked]
+    return [token_id for token_id in picked if not isinstance(token_id, Unsampled)]
 
 
 def test_greedy_takes_the_largest_logit_and_the_lowest_id_among_equals() -> None:
@@ -115,7 +128,7 @@ def test_a_row_of_nan_is_reported_and_its_neighbours_are_not_touched() -> None:
 
     picked = sample(logits, rows)
 
-    assert picked[1] is None and [picked[0], picked[2]] == alone
+    assert picked[1] is Unsampled.NAN and [picked[0], picked[2]] == alone
 
 
 @settings(max_examples=40, deadline=None)
@@ -130,9 +143,17 @@ def test_a_row_draws_the_same_alone_and_among_others(data: st.DataObject) -> Non
             "min_p": st.sampled_from([0.0, 0.05]),
             "seed": st.integers(0, 2**64 - 1),
             "logit_bias": st.sampled_from([(), ((1, 3.0),)]),
+            "frequency_penalty": st.sampled_from([0.0, 0.5, -2.0]),
+            "presence_penalty": st.sampled_from([0.0, 1.5]),
+            "repetition_penalty": st.sampled_from([1.0, 1.3, 0.7]),
         }
     )
-    rows = [row(data.draw(st.integers(0, 50)), **data.draw(some_params)) for _ in range(num_rows)]
+    some_ids = st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=200)
+    some_forbidden = st.sampled_from([(), (5,), tuple(range(0, VOCAB_SIZE, 2))])
+    rows = [
+        counted(data.draw(some_ids), data.draw(some_forbidden), **data.draw(some_params))
+        for _ in range(num_rows)
+    ]
     logits = random_logits(num_rows, seed=data.draw(st.integers(0, 99)), spread=1.0)
 
     together = sample(logits.clone(), rows)
@@ -147,6 +168,28 @@ def test_noise_is_uniform_and_depends_on_seed_and_position_only() -> None:
     assert sum(values) / len(values) == pytest.approx(0.5, abs=0.01)
     assert len(set(values)) == len(values)
     assert uniform(42, 7) == uniform(42, 7)
+
+
+def test_forbidden_tokens_are_never_picked_and_nothing_left_is_an_error_of_its_row() -> None:
+    logits = random_logits(3)
+    best = int(logits[0].argmax())
+    second = int(logits[0].topk(2).indices[1])
+    greedy = SamplingParams(8, temperature=0.0)
+    rows = [
+        SamplingRow(greedy, 0, forbidden_ids=(best,)),
+        SamplingRow(SamplingParams(8), 0, forbidden_ids=range(VOCAB_SIZE)),
+        SamplingRow(greedy, 0, forbidden_ids=range(VOCAB_SIZE)),
+    ]
+
+    assert sample(logits, rows) == [second, Unsampled.NOTHING_LEFT, Unsampled.NOTHING_LEFT]
+
+
+def test_equally_likely_tokens_beyond_the_candidates_stay_together() -> None:
+    logits = torch.zeros(1, VOCAB_SIZE)
+
+    picked = draws(logits, 3000, seed=9, top_k=2)
+
+    assert len(set(picked)) > 900
 
 
 def test_no_rows_need_no_draw() -> None:

@@ -3,38 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
-
 import pytest
+from body import USER, VOCAB_SIZE, chat_body, completion_body, params, refusal
 
-from gristmill.errors import RowRefused
-from gristmill.requests.bodies import CompletionBody, read_body
-from gristmill.types import Endpoint, SamplingParams
-
-VOCAB_SIZE = 49152
-USER = [{"role": "user", "content": "hi"}]
-
-
-def chat_body(**fields: Any) -> Any:
-    body = {"model": "M", "messages": USER, **fields}
-    return read_body(body, endpoint=Endpoint.CHAT, vocab_size=VOCAB_SIZE)
-
-
-def completion_body(**fields: Any) -> Any:
-    body = {"model": "M", "prompt": "hi", **fields}
-    return read_body(body, endpoint=Endpoint.COMPLETIONS, vocab_size=VOCAB_SIZE)
-
-
-def params(**fields: Any) -> SamplingParams:
-    found: SamplingParams = completion_body(**fields).sampling(max_tokens=5, derived_seed=77)
-    return found
-
-
-def refusal(read: Any, **fields: Any) -> RowRefused:
-    with pytest.raises(RowRefused) as caught:
-        read(**fields)
-    assert caught.value.status_code == 400
-    return caught.value
+from gristmill.types import SamplingParams
 
 
 @pytest.mark.parametrize(
@@ -76,6 +48,20 @@ def refusal(read: Any, **fields: Any) -> RowRefused:
         ("max_tokens", 0),
         ("max_tokens", -1),
         ("ignore_eos", 1),
+        ("frequency_penalty", 2.1),
+        ("presence_penalty", -2.1),
+        ("frequency_penalty", math.nan),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", 101),
+        ("repetition_penalty", math.inf),
+        ("min_tokens", -1),
+        ("min_tokens", 17),  # more than the 16 that a completion has by default
+        ("stop_token_ids", 5),
+        ("stop_token_ids", [5, "6"]),
+        ("stop_token_ids", [True]),
+        ("stop_token_ids", [VOCAB_SIZE]),
+        ("stop_token_ids", [-1]),
+        ("include_stop_str_in_output", 1),
         ("stop", 5),
         ("stop", [5]),
         ("user", 5),
@@ -92,7 +78,13 @@ def test_B08_a_value_out_of_range_is_refused_by_the_name_of_its_parameter(
     assert f"`{field}`" in str(error)
 
 
-@pytest.mark.parametrize("field", ["max_tokens", "temperature", "top_p", "top_k", "min_p", "seed"])
+NUMBERS = [
+    *("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "min_tokens"),
+    *("frequency_penalty", "presence_penalty", "repetition_penalty"),
+]
+
+
+@pytest.mark.parametrize("field", NUMBERS)
 @pytest.mark.parametrize("value", ["1", True, [], {}])
 def test_B08_strings_and_booleans_are_no_numbers(field: str, value: object) -> None:
     error = refusal(completion_body, **{field: value})
@@ -110,7 +102,11 @@ def test_B08_limits_are_inclusive() -> None:
 
 def test_B16_defaults_are_those_of_the_api_and_null_means_absent() -> None:
     nothing = dict.fromkeys(
-        ["temperature", "top_p", "top_k", "min_p", "seed", "stop", "logit_bias", "ignore_eos"]
+        [
+            *("temperature", "top_p", "top_k", "min_p", "seed", "stop", "logit_bias"),
+            *("frequency_penalty", "presence_penalty", "repetition_penalty", "min_tokens"),
+            *("ignore_eos", "stop_token_ids", "include_stop_str_in_output"),
+        ]
     )
 
     expected = SamplingParams(max_tokens=5, seed=77)
@@ -122,6 +118,30 @@ def test_B16_an_explicit_temperature_of_zero_is_greedy_and_needs_no_seed() -> No
     assert params(temperature=0, seed=5) == SamplingParams(max_tokens=5, temperature=0, seed=0)
     assert params(temperature=0.0).greedy
     assert not params(temperature=1e-6).greedy
+
+
+def test_penalties_and_ends_arrive() -> None:
+    found = params(
+        frequency_penalty=-2,
+        presence_penalty=0.5,
+        repetition_penalty=1.1,
+        min_tokens=3,
+        stop_token_ids=[9, 2, 9],
+        include_stop_str_in_output=True,
+    )
+
+    assert (found.frequency_penalty, found.presence_penalty) == (-2, 0.5)
+    assert (found.repetition_penalty, found.min_tokens) == (1.1, 3)
+    assert (found.stop_token_ids, found.include_stop_str_in_output) == ((2, 9), True)
+    assert found.has_penalties and not params(frequency_penalty=-0.0).has_penalties
+
+
+def test_min_tokens_above_the_limit_is_refused() -> None:
+    error = refusal(chat_body, max_tokens=9, max_completion_tokens=4, min_tokens=5)
+
+    assert (error.param, error.code) == ("min_tokens", "invalid_value")
+    assert chat_body(min_tokens=500).min_tokens == 500
+    assert chat_body(max_tokens=5, min_tokens=5).min_tokens == 5
 
 
 @pytest.mark.parametrize("stop", ["", ["", ".x"], [".x", ""]])
@@ -163,9 +183,6 @@ def test_B51_on_completions_the_chat_name_is_refused_with_the_right_one() -> Non
         ("n", 2),
         ("logprobs", True),
         ("top_logprobs", 5),
-        ("frequency_penalty", 0.5),
-        ("presence_penalty", -2),
-        ("repetition_penalty", 1.1),
         ("response_format", {"type": "json_object"}),
         ("functions", [{}]),
         ("reasoning_effort", "low"),
@@ -174,9 +191,6 @@ def test_B51_on_completions_the_chat_name_is_refused_with_the_right_one() -> Non
         ("store", True),
         ("prediction", {}),
         ("modalities", ["audio"]),
-        ("min_tokens", 3),
-        ("stop_token_ids", [2]),
-        ("include_stop_str_in_output", True),
         ("add_generation_prompt", False),
         ("chat_template", "x"),
         ("chat_template_kwargs", {"a": 1}),
@@ -231,77 +245,3 @@ def test_values_that_mean_the_same_as_absence_are_accepted() -> None:
 
     assert chat_body(**neutral).messages == USER
     assert completion_body(best_of=1, echo=False, logprobs=None, suffix=None).prompt == "hi"
-
-
-def test_messages_are_texts_with_a_role() -> None:
-    roles = ["system", "developer", "user", "assistant"]
-    messages = [{"role": role, "content": ""} for role in roles]
-    parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
-
-    assert chat_body(messages=messages).messages == messages
-    joined = chat_body(messages=[{"role": "user", "content": parts}]).messages
-    assert joined == [{"role": "user", "content": "a b"}]
-    dumped = {**USER[0], "name": None, "refusal": None, "tool_calls": None}
-    assert chat_body(messages=[dumped]).messages == USER
-
-
-@pytest.mark.parametrize(
-    ("messages", "param", "code"),
-    [
-        ([], "messages", "invalid_value"),
-        (None, "messages", "invalid_type"),
-        ("hi", "messages", "invalid_type"),
-        (["hi"], "messages[0]", "invalid_type"),
-        ([*USER, {"role": "user"}], "messages[1].content", "missing_required_parameter"),
-        ([{"content": "hi"}], "messages[0].role", "missing_required_parameter"),
-        ([{"role": "user", "content": None}], "messages[0].content", "missing_required_parameter"),
-        ([{"role": "user", "content": 5}], "messages[0].content", "invalid_type"),
-        ([{"role": "bob", "content": "hi"}], "messages[0].role", "invalid_value"),
-        ([{"role": "tool", "content": "hi"}], "messages[0].role", "unsupported_parameter"),
-        ([{**USER[0], "name": "x"}], "messages[0].name", "unsupported_parameter"),
-        ([{**USER[0], "tool_calls": []}], "messages[0].tool_calls", "unsupported_parameter"),
-    ],
-)
-def test_a_bad_message_is_named_by_its_place(messages: object, param: str, code: str) -> None:
-    error = refusal(chat_body, messages=messages)
-
-    assert (error.param, error.code) == (param, code)
-
-
-@pytest.mark.parametrize(
-    ("part", "code"),
-    [
-        ({"type": "image_url", "image_url": {"url": "x"}}, "unsupported_parameter"),
-        ({"type": "text"}, "invalid_value"),
-        ({"type": "text", "text": 5}, "invalid_value"),
-        ({"type": "text", "text": "a", "extra": 1}, "invalid_value"),
-        ({"text": "a"}, "invalid_value"),
-        ("text", "invalid_value"),
-    ],
-)
-def test_only_text_parts_are_taken(part: object, code: str) -> None:
-    error = refusal(chat_body, messages=[*USER, {"role": "user", "content": [part]}])
-
-    assert (error.param, error.code) == ("messages[1].content", code)
-
-
-def test_a_prompt_is_one_text_or_one_list_of_token_ids() -> None:
-    assert completion_body(prompt=["hi"]).prompt == "hi"
-    assert completion_body(prompt=[1, 2]).prompt == (1, 2)
-    assert completion_body(prompt=[[1, 2]]).prompt == (1, 2)
-    assert isinstance(completion_body(prompt=[]), CompletionBody)
-    for several in (["a", ""], [[1], [2]], ["a", 1]):
-        error = refusal(completion_body, prompt=several)
-        assert (error.param, error.code) == ("prompt", "unsupported_parameter")
-        assert "several prompts" in str(error)
-
-
-@pytest.mark.parametrize(
-    "prompt", [[5, 999999999, -1], [-1], [VOCAB_SIZE], [True], [1.0], [None], 5, None, {}, [[True]]]
-)
-def test_B71_a_prompt_of_anything_but_token_ids_is_refused(prompt: object) -> None:
-    assert refusal(completion_body, prompt=prompt).param == "prompt"
-
-
-def test_a_long_value_is_cut_in_the_message() -> None:
-    assert len(str(refusal(completion_body, temperature="x" * 10_000))) < 200

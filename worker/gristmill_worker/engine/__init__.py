@@ -8,7 +8,8 @@ block_manager   fixed-size Blocks of KV cache, prefix caching
 forward_batch   the packed tensors of one step
 model_runner    runs them through the model
 kv_cache        the tensors behind the slots
-sampler         picks tokens
+sampler         picks tokens: penalties, draw
+decoding        what is kept of a row beside its ids: how it is sampled, when it ends
 detokenizer     text from token ids, stop strings
 
 This folder knows nothing of queues, stores, ledgers or settings.

@@ -26,36 +26,75 @@ class Decoder(Protocol):
 class StopStrings:
     """Watches the text of one row for its stop strings, as tokens arrive.
 
-    State is rebuilt from the ids alone, so a resumed row behaves as if it had never stopped.
+    Those that are complete within the first `min_tokens` tokens do not count. State is rebuilt from
+    the ids alone, so a resumed row behaves as if it had never stopped.
     """
 
-    def __init__(self, decoder: Decoder, stop: Sequence[str]) -> None:
+    def __init__(self, decoder: Decoder, stop: Sequence[str], min_tokens: int = 0) -> None:
         self._decoder = decoder
         self._stop = tuple(stop)
         self._longest = max(map(len, self._stop))
+        self._min_tokens = min_tokens
+        #: Characters in which no stop string counts that ends within them.
+        self._num_exempt: int | None = None
         #: Ids whose characters are complete: a later token cannot change their text.
         self._num_settled = 0
+        #: Characters of the settled ids, and the last of them.
+        self._num_chars = 0
         self._tail = ""
 
     def feed(self, token_ids: Sequence[int]) -> bool:
         """Look at all ids of the row so far; True as soon as a stop string is complete."""
+        if len(token_ids) <= self._min_tokens:
+            return False
+        if self._num_exempt is None:
+            self._num_exempt = _num_exempt(self._decoder, token_ids, self._min_tokens)
         begin = max(0, self._num_settled - _CONTEXT)
         before = self._decoder.decode(token_ids[begin : self._num_settled])
         now = self._decoder.decode(token_ids[begin:])
         # Incomplete characters show as U+FFFD at the end; the text before them is final.
         fresh = now.rstrip(_REPLACEMENT)[len(before) :]
         text = self._tail + fresh
-        if any(stop in text for stop in self._stop):
+        exempt = self._num_exempt - (self._num_chars - len(self._tail))
+        if _find(text, self._stop, exempt):
             return True
         if not now.endswith(_REPLACEMENT) or len(token_ids) - self._num_settled > _MAX_PENDING:
             self._tail = text[-self._longest :]
             self._num_settled = len(token_ids)
+            self._num_chars += len(fresh)
         return False
 
 
-def final_text(decoder: Decoder, token_ids: Sequence[int], stop: Sequence[str]) -> str:
-    """The exact decode of all ids, up to the earliest stop string. Special tokens have no text;
-    bytes that no character came of show as U+FFFD."""
+def final_text(
+    decoder: Decoder,
+    token_ids: Sequence[int],
+    stop: Sequence[str],
+    *,
+    min_tokens: int = 0,
+    include_stop: bool = False,
+) -> str:
+    """The exact decode of all ids, up to the earliest stop string, or to its end (`include_stop`).
+
+    Special tokens have no text; bytes that no character came of show as U+FFFD.
+    """
     text = decoder.decode(list(token_ids))
-    found = [position for s in stop if (position := text.find(s)) >= 0]
-    return text[: min(found)] if found else text
+    found = _find(text, stop, _num_exempt(decoder, token_ids, min_tokens) if stop else 0)
+    if found is None:
+        return text
+    begin, end = found
+    return text[: end if include_stop else begin]
+
+
+def _find(text: str, stop: Sequence[str], exempt: int) -> tuple[int, int] | None:
+    """Begin and end of the earliest stop string that ends behind the first `exempt` characters.
+
+    Of two that begin together the shorter one counts: it was complete first.
+    """
+    found = [(text.find(s, max(0, exempt - len(s) + 1)), len(s)) for s in stop]
+    return min(((at, at + length) for at, length in found if at >= 0), default=None)
+
+
+def _num_exempt(decoder: Decoder, token_ids: Sequence[int], min_tokens: int) -> int:
+    if not min_tokens:
+        return 0
+    return len(decoder.decode(token_ids[:min_tokens]).rstrip(_REPLACEMENT))

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gristmill.errors import OutOfMemory
-from gristmill.types import FinishReason, Job, RowError, Usage
+from gristmill.types import Job, RowError, Usage
 from gristmill_worker.attention.base import AttentionBackend
 from gristmill_worker.attention.reference import ReferenceAttention
 from gristmill_worker.engine.base import NOTHING, Finished, Generated, StepOutput
 from gristmill_worker.engine.block_manager import BlockManager
-from gristmill_worker.engine.detokenizer import StopStrings, final_text
+from gristmill_worker.engine.decoding import Decoding
 from gristmill_worker.engine.forward_batch import build_forward_batch
 from gristmill_worker.engine.kv_cache import KVCache
 from gristmill_worker.engine.model_runner import ModelRunner
-from gristmill_worker.engine.sampler import SamplingRow, sample
+from gristmill_worker.engine.sampler import Unsampled, sample
 from gristmill_worker.engine.scheduler import Scheduler
 from gristmill_worker.engine.sequence import Sequence
 from gristmill_worker.models.loader import LoadedModel
@@ -77,8 +77,7 @@ class ContinuousBatchingEngine:
         )
         self._runner = ModelRunner(loaded.model, kv_cache, attention or ReferenceAttention())
         self._live: dict[str, Sequence] = {}
-        self._stops: dict[str, StopStrings] = {}
-        self._started_s: dict[str, float] = {}
+        self._decoding: dict[str, Decoding] = {}
         self._ended_at_add: list[Sequence] = []
         self._num_arrivals = 0
 
@@ -95,14 +94,16 @@ class ContinuousBatchingEngine:
         self._num_arrivals += 1
         seq = Sequence(seq_id, job, self._num_arrivals, resume)
         self._live[seq_id] = seq
-        if job.params.stop:
-            self._stops[seq_id] = StopStrings(self._loaded.tokenizer, job.params.stop)
-        self._started_s[seq_id] = self._clock() - (
-            resume.times_ms[-1] / 1000 if seq.times_ms else 0
+        decoding = Decoding(
+            seq,
+            self._loaded.tokenizer,
+            self._loaded.eos_token_ids,
+            started_s=self._clock() - (seq.times_ms[-1] / 1000 if seq.times_ms else 0),
         )
+        self._decoding[seq_id] = decoding
         seq.error = self._refusal(seq)
         if seq.error is None and resume.token_ids:
-            seq.finish_reason = self._finish_reason(seq)
+            seq.finish_reason = decoding.finish_reason(self.max_model_len)
         if seq.error or seq.finish_reason:
             self._ended_at_add.append(seq)
         else:
@@ -134,7 +135,7 @@ class ContinuousBatchingEngine:
             self.scheduler.advance(plan)
             advanced = [item.seq for item in plan.scheduled if not item.seq.num_uncomputed_tokens]
             num_decode_tokens = sum(1 for seq in advanced if seq.num_generated_tokens)
-            rows = [SamplingRow(seq.params, seq.num_generated_tokens) for seq in advanced]
+            rows = [self._decoding[seq.seq_id].sampling_row() for seq in advanced]
             self._take_in(advanced, sample(logits, rows))
             in_step = [seq for seq in advanced if seq.finish_reason or seq.error]
             self.scheduler.finish(in_step)
@@ -147,31 +148,21 @@ class ContinuousBatchingEngine:
             advanced=[seq.seq_id for seq in advanced if not seq.error],
         )
 
-    def _take_in(self, seqs: list[Sequence], token_ids: list[int | None]) -> None:
+    def _take_in(self, seqs: list[Sequence], picked: list[int | Unsampled]) -> None:
         now = self._clock()
-        for seq, token_id in zip(seqs, token_ids, strict=True):
-            if token_id is None:
+        for seq, token_id in zip(seqs, picked, strict=True):
+            if isinstance(token_id, Unsampled):
                 seq.error = RowError(
                     "model_output_invalid",
-                    f"The model's logits hold NaN at token {seq.num_tokens} of this row.",
+                    f"{token_id.value} at token {seq.num_tokens} of this row.",
                     status_code=500,
                     type="server_error",
                 )
                 continue
+            decoding = self._decoding[seq.seq_id]
             seq.token_ids.append(token_id)
-            seq.times_ms.append(round((now - self._started_s[seq.seq_id]) * 1000))
-            seq.finish_reason = self._finish_reason(seq)
-
-    def _finish_reason(self, seq: Sequence) -> FinishReason | None:
-        """Why the row ends with its newest token, if it does. The end wins over the limit."""
-        if not seq.params.ignore_eos and seq.token_ids[-1] in self._loaded.eos_token_ids:
-            return FinishReason.STOP
-        if seq.params.stop and self._stops[seq.seq_id].feed(seq.generated_ids):
-            return FinishReason.STOP
-        at_limit = seq.num_generated_tokens >= seq.params.max_tokens
-        if at_limit or seq.num_tokens >= self.max_model_len:
-            return FinishReason.LENGTH
-        return None
+            seq.times_ms.append(round((now - decoding.started_s) * 1000))
+            seq.finish_reason = decoding.finish_reason(self.max_model_len)
 
     def _refusal(self, seq: Sequence) -> RowError | None:
         if not seq.num_prompt_tokens:
@@ -190,6 +181,7 @@ class ContinuousBatchingEngine:
         return None
 
     def _finished(self, seq: Sequence) -> Finished:
+        decoding = self._decoding[seq.seq_id]
         self._forget(seq)
         if seq.error is not None:
             return Finished(seq.seq_id, error=seq.error)
@@ -198,13 +190,12 @@ class ContinuousBatchingEngine:
             seq.seq_id,
             usage=Usage(seq.num_prompt_tokens, len(ids), seq.num_cached_tokens or 0),
             generated=Generated(ids, tuple(seq.times_ms)),
-            text=final_text(self._loaded.tokenizer, ids, seq.params.stop),
+            text=decoding.text(),
             finish_reason=seq.finish_reason,
         )
 
     def _forget(self, seq: Sequence) -> None:
-        del self._live[seq.seq_id], self._started_s[seq.seq_id]
-        self._stops.pop(seq.seq_id, None)
+        del self._live[seq.seq_id], self._decoding[seq.seq_id]
 
 
 def _num_blocks(loaded: LoadedModel, config: EngineConfig) -> int:

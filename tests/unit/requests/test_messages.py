@@ -1,0 +1,82 @@
+"""Messages and prompts: what they may hold, and how a bad one is named."""
+
+from __future__ import annotations
+
+import pytest
+from body import USER, VOCAB_SIZE, chat_body, completion_body, refusal
+
+from gristmill.requests.bodies import CompletionBody
+
+
+def test_messages_are_texts_with_a_role() -> None:
+    roles = ["system", "developer", "user", "assistant"]
+    messages = [{"role": role, "content": ""} for role in roles]
+    parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
+
+    assert chat_body(messages=messages).messages == messages
+    joined = chat_body(messages=[{"role": "user", "content": parts}]).messages
+    assert joined == [{"role": "user", "content": "a b"}]
+    dumped = {**USER[0], "name": None, "refusal": None, "tool_calls": None}
+    assert chat_body(messages=[dumped]).messages == USER
+
+
+@pytest.mark.parametrize(
+    ("messages", "param", "code"),
+    [
+        ([], "messages", "invalid_value"),
+        (None, "messages", "invalid_type"),
+        ("hi", "messages", "invalid_type"),
+        (["hi"], "messages[0]", "invalid_type"),
+        ([*USER, {"role": "user"}], "messages[1].content", "missing_required_parameter"),
+        ([{"content": "hi"}], "messages[0].role", "missing_required_parameter"),
+        ([{"role": "user", "content": None}], "messages[0].content", "missing_required_parameter"),
+        ([{"role": "user", "content": 5}], "messages[0].content", "invalid_type"),
+        ([{"role": "bob", "content": "hi"}], "messages[0].role", "invalid_value"),
+        ([{"role": "tool", "content": "hi"}], "messages[0].role", "unsupported_parameter"),
+        ([{**USER[0], "name": "x"}], "messages[0].name", "unsupported_parameter"),
+        ([{**USER[0], "tool_calls": []}], "messages[0].tool_calls", "unsupported_parameter"),
+    ],
+)
+def test_a_bad_message_is_named_by_its_place(messages: object, param: str, code: str) -> None:
+    error = refusal(chat_body, messages=messages)
+
+    assert (error.param, error.code) == (param, code)
+
+
+@pytest.mark.parametrize(
+    ("part", "code"),
+    [
+        ({"type": "image_url", "image_url": {"url": "x"}}, "unsupported_parameter"),
+        ({"type": "text"}, "invalid_value"),
+        ({"type": "text", "text": 5}, "invalid_value"),
+        ({"type": "text", "text": "a", "extra": 1}, "invalid_value"),
+        ({"text": "a"}, "invalid_value"),
+        ("text", "invalid_value"),
+    ],
+)
+def test_only_text_parts_are_taken(part: object, code: str) -> None:
+    error = refusal(chat_body, messages=[*USER, {"role": "user", "content": [part]}])
+
+    assert (error.param, error.code) == ("messages[1].content", code)
+
+
+def test_a_prompt_is_one_text_or_one_list_of_token_ids() -> None:
+    assert completion_body(prompt=["hi"]).prompt == "hi"
+    assert completion_body(prompt=[1, 2]).prompt == (1, 2)
+    assert completion_body(prompt=[[1, 2]]).prompt == (1, 2)
+    assert isinstance(completion_body(prompt=[]), CompletionBody)
+    for several in (["a", ""], [[1], [2]], ["a", 1]):
+        error = refusal(completion_body, prompt=several)
+        assert (error.param, error.code) == ("prompt", "unsupported_parameter")
+        assert "several prompts" in str(error)
+
+
+@pytest.mark.parametrize(
+    "prompt", [[5, 999999999, -1], [-1], [VOCAB_SIZE], [True], [1.0], [None], 5, None, {}, [[True]]]
+)
+def test_B71_a_prompt_of_anything_but_token_ids_is_refused(prompt: object) -> None:
+    assert refusal(completion_body, prompt=prompt).param == "prompt"
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    assert len(str(refusal(completion_body, temperature="x" * 10_000))) < 200

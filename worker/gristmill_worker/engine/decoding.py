@@ -1,0 +1,71 @@
+"""What the Engine keeps of a live Sequence beside its ids: how it is sampled, and when it ends.
+
+All of it but the clock is a function of the token ids, so nothing here has to be saved.
+"""
+
+from __future__ import annotations
+
+from gristmill.types import FinishReason
+from gristmill_worker.engine.detokenizer import Decoder, StopStrings, final_text
+from gristmill_worker.engine.penalties import TokenCounts
+from gristmill_worker.engine.sampler import SamplingRow
+from gristmill_worker.engine.sequence import Sequence
+
+
+class Decoding:
+    """`started_s` is when the row entered the engine; a resumed one, as if it had never left."""
+
+    def __init__(
+        self, seq: Sequence, decoder: Decoder, eos_token_ids: frozenset[int], *, started_s: float
+    ) -> None:
+        self._seq = seq
+        self._decoder = decoder
+        self.started_s = started_s
+        params = seq.params
+        eos = frozenset[int]() if params.ignore_eos else eos_token_ids
+        #: Tokens that end the row.
+        self._end_ids = eos.union(params.stop_token_ids)
+        self._counts = TokenCounts(seq.num_prompt_tokens) if params.has_penalties else None
+        self._stops = StopStrings(decoder, params.stop, params.min_tokens) if params.stop else None
+
+    def sampling_row(self) -> SamplingRow:
+        """How to pick the next token."""
+        seq = self._seq
+        if self._counts is not None:
+            self._counts.take(seq.token_ids)
+        too_early = seq.num_generated_tokens < seq.params.min_tokens
+        return SamplingRow(
+            seq.params,
+            seq.num_generated_tokens,
+            self._counts,
+            sorted(self._end_ids) if too_early else (),
+        )
+
+    def finish_reason(self, max_model_len: int) -> FinishReason | None:
+        """Why the row ends with its newest token, if it does. The end wins over the limit."""
+        seq = self._seq
+        if self._ended_by_token():
+            return FinishReason.STOP
+        if self._stops is not None and self._stops.feed(seq.generated_ids):
+            return FinishReason.STOP
+        at_limit = seq.num_generated_tokens >= seq.params.max_tokens
+        return FinishReason.LENGTH if at_limit or seq.num_tokens >= max_model_len else None
+
+    def text(self) -> str:
+        """The answer. A token that ended the row is part of it only when the row asks for that."""
+        params, ids = self._seq.params, self._seq.generated_ids
+        if self._ended_by_token() and not params.include_stop_str_in_output:
+            ids = ids[:-1]
+        return final_text(
+            self._decoder,
+            ids,
+            params.stop,
+            min_tokens=params.min_tokens,
+            include_stop=params.include_stop_str_in_output,
+        )
+
+    def _ended_by_token(self) -> bool:
+        seq = self._seq
+        return (
+            seq.num_generated_tokens > seq.params.min_tokens and seq.token_ids[-1] in self._end_ids
+        )

@@ -18,6 +18,8 @@
 
 #define LANES 8      /* floats of one vector */
 #define TILE 16      /* keys of one step: two vectors; block_size is a multiple of it */
+#define LINE 16      /* floats of one cache line */
+#define AHEAD 128    /* keys whose values are fetched while scores are computed */
 #define ROWS 4       /* query rows that share one reading of the keys */
 #define ITEM_ROWS 32 /* query rows of one unit of parallel work */
 
@@ -64,13 +66,17 @@ static inline vec tanh_vec(vec x) {
     return select_vec(x < 0, -t, t);
 }
 
-/* Scores of `rows` queries against one tile of keys. */
+/* Scores of N queries against one tile of keys, and their share of one tile of values. `next` is
+ * the tile after it: Blocks lie in different pages, into which the hardware does not look ahead. */
 #define DEFINE_TILE(N)                                                                            \
-    static inline void scores_##N(const float *const *q, const float *k, int64_t k_dim,           \
-                                  int64_t stride, float *const *out) {                            \
+    static inline void scores_##N(const float *const *q, const float *k, const float *next,       \
+                                  const float *v, int64_t k_dim, int64_t stride,                  \
+                                  float *const *out) {                                            \
         vec a[N], b[N];                                                                           \
         for (int r = 0; r < N; r++) a[r] = b[r] = (vec){0};                                       \
         for (int64_t d = 0; d < k_dim; d++) {                                                     \
+            __builtin_prefetch(next + d * stride);                                                \
+            __builtin_prefetch(v + d * LINE);                                                     \
             vec ka = *(const vec_u *)(k + d * stride);                                            \
             vec kb = *(const vec_u *)(k + d * stride + LANES);                                    \
             for (int r = 0; r < N; r++) a[r] += ka * q[r][d], b[r] += kb * q[r][d];               \
@@ -78,14 +84,15 @@ static inline vec tanh_vec(vec x) {
         for (int r = 0; r < N; r++)                                                               \
             *(vec_u *)out[r] = a[r], *(vec_u *)(out[r] + LANES) = b[r];                           \
     }                                                                                             \
-    static inline void mix_##N(const float *const *p, const float *v, int64_t v_dim, int count,   \
-                               float *const *out) {                                               \
+    static inline void mix_##N(const float *const *p, const float *v, const float *next,          \
+                               int64_t v_dim, int count, float *const *out) {                     \
         int64_t d = 0;                                                                            \
         for (; d + 2 * LANES <= v_dim; d += 2 * LANES) {                                          \
             vec a[N], b[N];                                                                       \
             for (int r = 0; r < N; r++)                                                           \
                 a[r] = *(vec_u *)(out[r] + d), b[r] = *(vec_u *)(out[r] + d + LANES);             \
             for (int j = 0; j < count; j++) {                                                     \
+                __builtin_prefetch(next + j * v_dim + d);                                         \
                 vec va = *(const vec_u *)(v + j * v_dim + d);                                     \
                 vec vb = *(const vec_u *)(v + j * v_dim + d + LANES);                             \
                 for (int r = 0; r < N; r++) a[r] += va * p[r][j], b[r] += vb * p[r][j];           \
@@ -133,15 +140,24 @@ static void attend_rows(const Call *c, const float *query, const float *keys, co
     const ivec lanes = {0, 1, 2, 3, 4, 5, 6, 7};
 
     for (int64_t t = begin; t < end; t += TILE) {
+        const int64_t after = t + TILE < end ? t + TILE : t;
         const float *k = keys + (table[t / c->block_size] * c->num_kv_heads + kv_head) * head_keys +
                          t % c->block_size;
+        const float *next = keys +
+                            (table[after / c->block_size] * c->num_kv_heads + kv_head) * head_keys +
+                            after % c->block_size;
+        /* The first values are wanted as soon as the scores are there. */
+        const float *v = k;
+        if (t - begin < AHEAD)
+            v = values + (table[t / c->block_size] * c->num_kv_heads + kv_head) * head_values +
+                t % c->block_size * c->v_dim;
         float *tile[ROWS];
         for (int r = 0; r < rows; r++) tile[r] = s[r] + (t - begin);
         switch (rows) {
-            case 1: scores_1(q, k, c->k_dim, c->block_size, tile); break;
-            case 2: scores_2(q, k, c->k_dim, c->block_size, tile); break;
-            case 3: scores_3(q, k, c->k_dim, c->block_size, tile); break;
-            default: scores_4(q, k, c->k_dim, c->block_size, tile);
+            case 1: scores_1(q, k, next, v, c->k_dim, c->block_size, tile); break;
+            case 2: scores_2(q, k, next, v, c->k_dim, c->block_size, tile); break;
+            case 3: scores_3(q, k, next, v, c->k_dim, c->block_size, tile); break;
+            default: scores_4(q, k, next, v, c->k_dim, c->block_size, tile);
         }
         for (int r = 0; r < rows; r++)
             for (int64_t u = t; u < t + TILE; u += LANES) {
@@ -173,6 +189,10 @@ static void attend_rows(const Call *c, const float *query, const float *keys, co
         for (int i = 0; i < LANES; i++) sum[r] += total[i];
     }
     for (int64_t t = begin; t < end; t += TILE) {
+        const int64_t after = t + TILE < end ? t + TILE : t;
+        const float *next =
+            values + (table[after / c->block_size] * c->num_kv_heads + kv_head) * head_values +
+            after % c->block_size * c->v_dim;
         const float *v = values +
                          (table[t / c->block_size] * c->num_kv_heads + kv_head) * head_values +
                          t % c->block_size * c->v_dim;
@@ -181,10 +201,10 @@ static void attend_rows(const Call *c, const float *query, const float *keys, co
         /* Slots after the context were never written: 0 times what lies there may be NaN. */
         int count = end - t < TILE ? (int)(end - t) : TILE;
         switch (rows) {
-            case 1: mix_1(tile, v, c->v_dim, count, o); break;
-            case 2: mix_2(tile, v, c->v_dim, count, o); break;
-            case 3: mix_3(tile, v, c->v_dim, count, o); break;
-            default: mix_4(tile, v, c->v_dim, count, o);
+            case 1: mix_1(tile, v, next, c->v_dim, count, o); break;
+            case 2: mix_2(tile, v, next, c->v_dim, count, o); break;
+            case 3: mix_3(tile, v, next, c->v_dim, count, o); break;
+            default: mix_4(tile, v, next, c->v_dim, count, o);
         }
     }
     for (int r = 0; r < rows; r++)

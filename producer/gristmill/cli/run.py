@@ -77,10 +77,12 @@ def _settings(
     from gristmill.cli.values import parse_duration
     from gristmill.settings import Settings
 
+    flush_interval_s = None if flush_interval is None else parse_duration(flush_interval)
     given: dict[str, int | float | None] = {
         "max_num_seqs": max_num_seqs,
         "max_model_len": max_model_len,
-        "flush_interval_s": (None if flush_interval is None else parse_duration(flush_interval)),
+        "flush_interval_s": flush_interval_s,
+        "quiet_flush_interval_s": flush_interval_s,  # the option is a promise about every kill
     }
     try:
         return Settings(**{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]

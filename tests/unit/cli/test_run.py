@@ -37,7 +37,7 @@ def test_options_reach_the_pipeline(gristmill, pipeline):
     assert config.served_names == ("a", "b")
     assert config.settings.max_num_seqs == 7
     assert config.settings.max_model_len == 99
-    assert config.settings.flush_interval_s == 0.5
+    assert config.settings.flush_interval_s == config.settings.quiet_flush_interval_s == 0.5
 
 
 def test_an_option_wins_over_the_environment(gristmill, pipeline, monkeypatch):

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from gristmill_worker.attention.base import AttentionMetadata, AttentionRules, LayerCache
-from gristmill_worker.attention.compiled import CompiledAttention, choose_attention, load_kernel
+from gristmill_worker.attention.choose import choose_attention
+from gristmill_worker.attention.compiled import CompiledAttention, load_kernel
 from gristmill_worker.attention.reference import ReferenceAttention
 
 NUM_BLOCKS = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gristmill_worker.attention.compiled import choose_attention
+from gristmill_worker.attention.choose import choose_attention
 from gristmill_worker.engine.engine import ContinuousBatchingEngine, EngineConfig
 from gristmill_worker.memory import free_memory_bytes
 from gristmill_worker.models.loader import LoadedModel

@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM
 
 from gristmill.types import Job, Row, SamplingParams
 from gristmill_worker.attention.base import AttentionBackend
-from gristmill_worker.attention.compiled import CompiledAttention, choose_attention
+from gristmill_worker.attention.choose import choose_attention
+from gristmill_worker.attention.compiled import CompiledAttention
 from gristmill_worker.engine.base import NOTHING
 from gristmill_worker.engine.block_manager import BlockManager
 from gristmill_worker.engine.forward_batch import build_forward_batch

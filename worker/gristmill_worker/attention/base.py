@@ -12,8 +12,10 @@ import torch
 class LayerCache:
     """Keys and values of one attention call of the model.
 
-    Keys lie transposed within a Block, so that one vector register takes the same component of
-    several keys. Calls that share keys have the same tensors, and only the first one writes.
+    The shapes are the same everywhere; the strides are not. On a CPU the tensors are contiguous, so
+    that one vector register takes the same component of several keys. On a GPU all of a token's
+    keys lie side by side, [num_blocks, block_size, num_kv_heads, dim] in memory: a token is written
+    and read in one piece. Calls that share keys have the same tensors, and only the first writes.
     """
 
     keys: torch.Tensor  # [num_blocks, num_kv_heads, k_dim, block_size]
@@ -37,6 +39,8 @@ class AttentionMetadata:
     spans: torch.Tensor  # [S, 3] int64, on the CPU
     block_tables: torch.Tensor  # [S, max_blocks] int32, filled up with 0
     slot_mapping: torch.Tensor  # [T] int64: block * block_size + offset of each new token
+    #: The last column of `spans` where the cache is, for kernels. [S] int32
+    context_lens: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

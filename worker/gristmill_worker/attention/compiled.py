@@ -18,13 +18,7 @@ from pathlib import Path
 
 import torch
 
-from gristmill_worker.attention.base import (
-    AttentionBackend,
-    AttentionMetadata,
-    AttentionRules,
-    LayerCache,
-)
-from gristmill_worker.attention.reference import ReferenceAttention
+from gristmill_worker.attention.base import AttentionMetadata, AttentionRules, LayerCache
 
 _SOURCE = Path(__file__).with_name("kernel.c")
 _FLAGS = (
@@ -154,14 +148,3 @@ class CompiledAttention:
 
 def _address(tensor: torch.Tensor | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
-
-
-def choose_attention(
-    *, dtype: torch.dtype, device: torch.device, block_size: int, cache_dir: Path
-) -> AttentionBackend:
-    """The fastest backend that this machine has for such a KV cache."""
-    if CompiledAttention.supports(dtype=dtype, device=device, block_size=block_size):
-        kernel = load_kernel(cache_dir)
-        if kernel is not None:
-            return CompiledAttention(kernel)
-    return ReferenceAttention()

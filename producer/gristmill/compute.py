@@ -61,6 +61,10 @@ class ComputeWorker(Protocol):
         """Work until `stop` is set, then save what is under way and give the rest back."""
 
     @property
+    def equipment(self) -> str:
+        """What it computes with, for people: memory of the KV cache, limits, threads."""
+
+    @property
     def stats(self) -> WorkerStats:
         """May be read from any thread."""
 

@@ -39,6 +39,7 @@ class Worker:
         store: Store,
         config: WorkerConfig,
         *,
+        equipment: str = "",
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -46,6 +47,7 @@ class Worker:
         self._queue = queue
         self._store = store
         self._config = config
+        self.equipment = equipment
         self._monotonic = monotonic
         self._wall = wall
         self.leases = LeaseKeeper(queue, watchdog_s=config.watchdog_s, clock=monotonic)
@@ -252,12 +254,11 @@ def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:
         block_size=config.block_size,
         kv_memory_fraction=config.kv_memory_fraction,
     )
-    log.info(
-        "engine ready model=%s kv_blocks=%d kv_tokens=%d max_model_len=%d threads=%d",
-        config.pin.name,
-        engine.num_blocks,
-        engine.num_blocks * config.block_size,
-        engine.max_model_len,
-        torch.get_num_threads(),
+    kv_tokens = engine.num_blocks * config.block_size
+    equipment = (
+        f"{engine.max_num_seqs} rows at once; KV cache of {kv_tokens:,} tokens "
+        f"({kv_tokens * loaded.kv_bytes_per_token / 2**30:.1f} GiB); {engine.max_model_len:,} "
+        f"tokens a row at most; {torch.get_num_threads()} threads"
     )
-    return Worker(engine, queue, store, config)
+    log.info("engine ready model=%s: %s", config.pin.name, equipment)
+    return Worker(engine, queue, store, config, equipment=equipment)

@@ -74,6 +74,7 @@ class PlainProgress:
         self._stream = stream
         self._clock = clock
         self._phase: Phase | None = None
+        self._equipment = ""
         self._next_at = 0.0
 
     def __enter__(self) -> Self:
@@ -84,6 +85,9 @@ class PlainProgress:
 
     def update(self, progress: Progress) -> None:
         """Print a line if one is due."""
+        if progress.equipment != self._equipment:
+            self._equipment = progress.equipment
+            print(f"engine: {progress.equipment}", file=self._stream, flush=True)
         now = self._clock()
         if progress.phase == self._phase and now < self._next_at:
             return

@@ -25,6 +25,7 @@ class BarProgress:
             console=console,
         )
         self._task = self._bar.add_task("starting", total=None)
+        self._equipment = ""
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -35,6 +36,9 @@ class BarProgress:
 
     def update(self, progress: local.Progress) -> None:
         """Set the bar; rich draws it ten times a second at most."""
+        if progress.equipment != self._equipment:
+            self._equipment = progress.equipment
+            self._bar.console.print(f"engine: {progress.equipment}", highlight=False)
         if progress.phase == "reading":
             done, total = progress.bytes_read, progress.bytes_total
         else:

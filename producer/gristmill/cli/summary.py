@@ -58,6 +58,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
         f"{summary.generated_tokens:,} tokens in {format_duration(summary.elapsed_s)}, "
         f"{summary.tokens_per_s:,.1f} tokens/s",
     )
+    if summary.equipment:
+        yield "engine", summary.equipment
     if summary.rows_resumed or summary.tokens_resumed:
         yield (
             "resumed",

@@ -97,6 +97,7 @@ class _Run:
         self._batch = self._find_or_create()
         self._resumed = self._batch
         self._stats = WorkerStats()
+        self._equipment = ""
         self._running_began = self._running_ended = self._began
 
     def _find_or_create(self) -> Batch:
@@ -165,6 +166,7 @@ class _Run:
             self._control.queue,
             self._control.store,
         )
+        self._equipment = worker.equipment
         self._running_began = time.monotonic()
         with WorkerThread(worker) as thread:
             sweep_at = time.monotonic() + _SWEEP_INTERVAL_S
@@ -228,6 +230,7 @@ class _Run:
             tokens_resumed=self._resumed.usage.completion_tokens + stats.num_resumed_tokens,
             output_path=self._config.output_path if completed else None,
             errors_path=self._config.errors_path if completed and batch.failed else None,
+            equipment=self._equipment,
             errors=batch.errors,
             num_errors=batch.num_errors,
         )
@@ -260,6 +263,7 @@ class _Run:
                 eta_s=eta_s,
                 bytes_read=batch.ingest_byte_offset,
                 bytes_total=self._input.num_bytes,
+                equipment=self._equipment,
             )
         )
 

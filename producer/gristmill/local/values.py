@@ -42,6 +42,8 @@ class Progress:
     eta_s: float | None
     bytes_read: int
     bytes_total: int
+    #: What the worker computes with; empty before its model is loaded.
+    equipment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class Summary:
     tokens_resumed: int
     output_path: Path | None
     errors_path: Path | None
+    #: What the worker computed with; empty when nothing was left to compute.
+    equipment: str = ""
     #: Why the file failed validation: the first bad lines, and how many there are in all.
     errors: tuple[LineError, ...] = ()
     num_errors: int = 0

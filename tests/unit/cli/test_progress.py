@@ -35,6 +35,19 @@ def test_what_is_not_known_is_left_out():
     assert describe(unknown) == "answering: 1,200/2,000 rows"
 
 
+def test_what_the_engine_has_is_said_once_as_soon_as_it_is_known():
+    stream = io.StringIO()
+    view = PlainProgress(stream, clock=lambda: 0.0)
+
+    view.update(replace(RUNNING, phase="loading"))
+    for _ in range(3):
+        view.update(replace(RUNNING, equipment="64 rows at once; KV cache of 1,000 tokens"))
+
+    lines = stream.getvalue().splitlines()
+    assert lines[1] == "engine: 64 rows at once; KV cache of 1,000 tokens"
+    assert sum(line.startswith("engine") for line in lines) == 1
+
+
 @pytest.mark.parametrize(
     ("bytes_read", "bytes_total", "words"), [(1, 3, "33 %"), (0, 0, "100 %"), (3, 3, "100 %")]
 )

@@ -1,15 +1,16 @@
 """The contract that control side and workers share: the nouns, nothing but values.
 
 Only the standard library is imported here, so that an engine machine needs nothing else of ours.
-Everything but Histogram is immutable. `wire.py` says how these values are stored and sent.
+Everything is immutable. `wire.py` says how these values are stored and sent.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from gristmill.histogram import Histogram
 
 #: The lane on which Bells travel from workers to the control side.
 CONTROL_LANE = "control"
@@ -37,7 +38,8 @@ class SamplingParams:
 
     `temperature` 0 is greedy. `top_k` 0 and `min_p` 0 are off. `seed` is the row's own seed
     (64 bits); it is 0 for greedy rows, whose result does not depend on it. The first `min_tokens`
-    tokens never end the row. `stop_token_ids` end it as the model's end tokens do.
+    tokens never end the row. `stop_token_ids` end it as the model's end tokens do. `logprobs` is
+    how many likeliest tokens to report beside each sampled one; None reports no log-probabilities.
     """
 
     max_tokens: int
@@ -55,6 +57,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
+    logprobs: int | None = None
 
     @property
     def greedy(self) -> bool:
@@ -171,19 +174,47 @@ class RowError:
 
 
 @dataclass(frozen=True, slots=True)
-class RowResult:
-    """The answer to one Job, and so to each of its rows.
+class TokenLogprob:
+    """Natural log-probabilities at one generated token, in the model's unmodified distribution.
 
-    `text` is the exact decode of `token_ids` up to the stop. `ttft_s` runs from the Job's entry
-    into the engine to its first token, `itl_s` is the mean time between its tokens.
+    Temperature, penalties and all other parameters leave them alone, so that they compare between
+    rows. `top` has the likeliest tokens, likeliest first, whether or not the sampled one is among
+    them; impossible tokens are left out, so every value is finite. Values are exact in 32 bits.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer. `text` is the exact decode of `token_ids` up to the stop.
+
+    Where the row asks for log-probabilities, `logprobs` and `text_offsets` have one entry for each
+    of `token_ids`, also for those whose text a stop string cut off: their offset is the end of the
+    text. `token_bytes` has the bytes of each id that occurs in `token_ids` and `logprobs`.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason
+    logprobs: tuple[TokenLogprob, ...] = ()
+    text_offsets: tuple[int, ...] = ()
+    token_bytes: Mapping[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """The answer to one Job, and so to each of its rows; no `choices` where there is an `error`.
+
+    `ttft_s` runs from the Job's entry into the engine to its first token, `itl_s` is the mean time
+    between its tokens.
     """
 
     job_idx: int
     rows: tuple[Row, ...]
     usage: Usage = Usage()
-    token_ids: tuple[int, ...] = ()
-    text: str = ""
-    finish_reason: FinishReason | None = None
+    choices: tuple[Choice, ...] = ()
     error: RowError | None = None
     finished_at: int = 0
     ttft_s: float = 0.0
@@ -194,56 +225,17 @@ class RowResult:
 class Checkpoint:
     """Tokens `start` and following of a Job that still runs; a delta to the one before it.
 
-    `times_ms` (one per token) count from the Job's entry into the engine. The first Checkpoint
-    that an Attempt writes of a Job starts at 0, so that every Attempt can be read by itself.
+    `times_ms` (one per token) count from the Job's entry into the engine. `logprobs` (one per
+    token, where the Job asks for them) cannot be computed again without decoding. The first
+    Checkpoint that an Attempt writes of a Job starts at 0, so that every Attempt can be read by
+    itself.
     """
 
     job_idx: int
     start: int
     token_ids: tuple[int, ...]
     times_ms: tuple[int, ...]
-
-
-class Histogram:
-    """Counts of durations in buckets that grow by a tenth, so a quantile is within 5 %.
-
-    Unlike a list of values it has a bounded size and can be merged: rows into Segments, Segments
-    into Batches.
-    """
-
-    _SMALLEST_S = 1e-5
-    _LOG_GROWTH = math.log(1.1)
-
-    def __init__(self, counts: Mapping[int, int] | None = None) -> None:
-        self.counts: dict[int, int] = dict(counts or {})
-
-    def add(self, seconds: float) -> None:
-        ratio = max(seconds, self._SMALLEST_S) / self._SMALLEST_S
-        bucket = int(math.log(ratio) / self._LOG_GROWTH)
-        self.counts[bucket] = self.counts.get(bucket, 0) + 1
-
-    def merge(self, other: Histogram) -> None:
-        for bucket, count in other.counts.items():
-            self.counts[bucket] = self.counts.get(bucket, 0) + count
-
-    def quantile(self, q: float) -> float | None:
-        """The q-quantile in seconds (0 <= q <= 1), or None when nothing was counted."""
-        total = sum(self.counts.values())
-        if not total:
-            return None
-        remaining = math.ceil(q * total) or 1
-        for bucket in sorted(self.counts):
-            remaining -= self.counts[bucket]
-            if remaining <= 0:
-                return self._SMALLEST_S * math.exp((bucket + 0.5) * self._LOG_GROWTH)
-        raise AssertionError("the counts of a histogram add up to its total")
-
-    def to_wire(self) -> dict[str, int]:
-        return {str(bucket): count for bucket, count in sorted(self.counts.items())}
-
-    @classmethod
-    def from_wire(cls, wire: Mapping[str, int]) -> Histogram:
-        return cls({int(bucket): count for bucket, count in wire.items()})
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,20 +9,21 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import sys
 import zlib
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 from gristmill.errors import CorruptDocument, UnsupportedFormat
+from gristmill.histogram import Histogram
+from gristmill.packing import pack, unpack, unpack_floats
 from gristmill.types import (
     Bell,
     Checkpoint,
+    Choice,
     Endpoint,
     FinishReason,
-    Histogram,
     Job,
     JobKind,
     ModelPin,
@@ -33,6 +34,7 @@ from gristmill.types import (
     Segment,
     Shard,
     ShardPointer,
+    TokenLogprob,
     Usage,
 )
 
@@ -84,7 +86,7 @@ def encode_shard(shard: Shard) -> bytes:
                 {
                     "kind": job.kind.value,
                     "rows": _rows_to_wire(job.rows),
-                    "prompt_ids": _pack(job.prompt_ids),
+                    "prompt_ids": pack(job.prompt_ids),
                     "params": _params_to_wire(job.params),
                 }
                 for job in shard.jobs
@@ -99,7 +101,7 @@ def decode_shard(document: bytes) -> Shard:
     jobs = tuple(
         Job(
             rows=_rows_from_wire(job["rows"]),
-            prompt_ids=_unpack(job["prompt_ids"]),
+            prompt_ids=unpack(job["prompt_ids"]),
             params=_params_from_wire(job["params"]),
             kind=JobKind(job["kind"]),
         )
@@ -121,7 +123,10 @@ def encode_segment(segment: Segment) -> bytes:
             "seq": segment.seq,
             "results": [_result_to_wire(result) for result in segment.results],
             "checkpoints": [
-                [c.job_idx, c.start, _pack(c.token_ids), _pack(c.times_ms)]
+                [
+                    *(c.job_idx, c.start, pack(c.token_ids), pack(c.times_ms)),
+                    _logprobs_to_wire(c.logprobs),
+                ]
                 for c in segment.checkpoints
             ],
             "ttft": segment.ttft.to_wire(),
@@ -138,8 +143,8 @@ def decode_segment(document: bytes) -> Segment:
             **body,
             "results": tuple(_result_from_wire(result) for result in body["results"]),
             "checkpoints": tuple(
-                Checkpoint(job_idx, start, _unpack(ids), _unpack(times))
-                for job_idx, start, ids, times in body["checkpoints"]
+                Checkpoint(job_idx, start, unpack(ids), unpack(times), _logprobs_from_wire(lps))
+                for job_idx, start, ids, times, lps in body["checkpoints"]
             ),
             "ttft": Histogram.from_wire(body["ttft"]),
             "itl": Histogram.from_wire(body["itl"]),
@@ -167,9 +172,14 @@ def decode_bell(message: bytes) -> Bell:
 
 def _result_to_wire(result: RowResult) -> dict[str, Any]:
     return {
-        **asdict(result),
+        "job_idx": result.job_idx,
         "rows": _rows_to_wire(result.rows),
-        "token_ids": _pack(result.token_ids),
+        "usage": asdict(result.usage),
+        "choices": [_choice_to_wire(choice) for choice in result.choices],
+        "error": result.error and asdict(result.error),
+        "finished_at": result.finished_at,
+        "ttft_s": result.ttft_s,
+        "itl_s": result.itl_s,
     }
 
 
@@ -179,10 +189,49 @@ def _result_from_wire(wire: dict[str, Any]) -> RowResult:
             **wire,
             "rows": _rows_from_wire(wire["rows"]),
             "usage": Usage(**wire["usage"]),
-            "token_ids": _unpack(wire["token_ids"]),
-            "finish_reason": wire["finish_reason"] and FinishReason(wire["finish_reason"]),
+            "choices": tuple(_choice_from_wire(choice) for choice in wire["choices"]),
             "error": wire["error"] and RowError(**wire["error"]),
         }
+    )
+
+
+def _choice_to_wire(choice: Choice) -> list[Any]:
+    return [
+        *(pack(choice.token_ids), choice.text, choice.finish_reason.value),
+        *(_logprobs_to_wire(choice.logprobs), pack(choice.text_offsets)),
+        [[idx, base64.b64encode(text).decode()] for idx, text in choice.token_bytes.items()],
+    ]
+
+
+def _choice_from_wire(wire: Sequence[Any]) -> Choice:
+    ids, text, finish_reason, logprobs, offsets, token_bytes = wire
+    return Choice(
+        *(unpack(ids), text, FinishReason(finish_reason)),
+        *(_logprobs_from_wire(logprobs), unpack(offsets)),
+        {idx: base64.b64decode(text) for idx, text in token_bytes},
+    )
+
+
+def _logprobs_to_wire(logprobs: Sequence[TokenLogprob]) -> list[str]:
+    """How many alternatives each token has, their ids, and all values. Nothing where none is."""
+    if not logprobs:
+        return []
+    top = [pair for token in logprobs for pair in token.top]
+    return [
+        pack([len(token.top) for token in logprobs]),
+        pack([token_id for token_id, _ in top]),
+        pack([token.logprob for token in logprobs] + [value for _, value in top], "f"),
+    ]
+
+
+def _logprobs_from_wire(wire: Sequence[str]) -> tuple[TokenLogprob, ...]:
+    if not wire:
+        return ()
+    counts, ids, values = unpack(wire[0]), unpack(wire[1]), unpack_floats(wire[2])
+    top = iter(zip(ids, values[len(counts) :], strict=True))
+    return tuple(
+        TokenLogprob(logprob, tuple(islice(top, count)))
+        for logprob, count in zip(values, counts, strict=False)
     )
 
 
@@ -209,21 +258,6 @@ def _rows_to_wire(rows: Iterable[Row]) -> list[list[int | str]]:
 
 def _rows_from_wire(wire: Iterable[Sequence[Any]]) -> tuple[Row, ...]:
     return tuple(Row(idx, custom_id) for idx, custom_id in wire)
-
-
-def _pack(values: Sequence[int]) -> str:
-    """Little-endian 32-bit integers in base64: five times faster to read than a JSON list."""
-    packed = array("I", values)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return base64.b64encode(packed.tobytes()).decode()
-
-
-def _unpack(text: str) -> tuple[int, ...]:
-    packed = array("I", base64.b64decode(text))
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return tuple(packed)
 
 
 def _encode_message(kind: str, message: Any) -> bytes:

@@ -142,7 +142,7 @@ def main() -> None:
     greedy = [(job, result) for job, result in pairs if job.params.greedy]
     num_rows = num_differ = 0
     for job, result in greedy:
-        ours, theirs = list(result.token_ids), generate_alone(model, job)
+        ours, theirs = list(result.choices[0].token_ids), generate_alone(model, job)
         num_rows += len(job.rows)
         if job.params.stop:  # generate knows no stop strings here: ours is a beginning of theirs
             theirs = theirs[: len(ours)]

@@ -28,6 +28,7 @@ from gristmill.stores.base import Store
 from gristmill.stores.keys import file_key
 from gristmill.stores.local import LocalStore
 from gristmill.types import (
+    Choice,
     Endpoint,
     FinishReason,
     Job,
@@ -227,9 +228,7 @@ def make_result(job: Job, job_idx: int, *, error: RowError | None = None) -> Row
         job_idx,
         job.rows,
         Usage(len(job.prompt_ids), len(ids)),
-        ids,
-        fake_text(ids),
-        FinishReason.STOP,
+        (Choice(ids, fake_text(ids), FinishReason.STOP),),
         finished_at=5,
         ttft_s=0.5,
         itl_s=0.02,

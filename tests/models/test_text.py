@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,9 @@ def answer(
         tokenizer=tokenizer,
     )
     engine = make_engine(loaded, num_blocks=400)
-    return run(engine, [("row", greedy_job(PROMPT, max_tokens, **params))])["row"]
+    job = greedy_job(PROMPT, max_tokens)
+    job = replace(job, params=replace(job.params, **params))
+    return run(engine, [("row", job)])["row"]
 
 
 def force(tokenizer: Tokenizer, token_id: int, max_tokens: int, **params: Any) -> Finished:
@@ -88,6 +91,32 @@ def test_B18_stop_strings_cut_exactly(
     assert finished.text == text
     assert finished.finish_reason is FinishReason.STOP
     assert finished.usage.completion_tokens == num_tokens
+
+
+def test_B64_lists_have_an_entry_for_each_token_also_behind_a_stop_string(
+    tokenizer: Tokenizer,
+) -> None:
+    finished = answer(tokenizer, [23143, 2903, 42, 905], stop=("servation:",), logprobs=2)
+
+    assert finished.text == "Ob" and finished.usage.completion_tokens == 3
+    assert len(finished.generated.logprobs) == 3
+    assert list(finished.text_offsets) == [
+        0,
+        2,
+        2,
+    ]  # "Obs", "ervation", ":"; the text ends in the first
+    assert [finished.token_bytes[i] for i in finished.generated.token_ids] == [
+        *(b"Obs", b"ervation", b":")
+    ]
+
+
+def test_B64_a_sampled_token_is_reported_although_it_is_not_likely(tokenizer: Tokenizer) -> None:
+    finished = force(tokenizer, 905, 2, logprobs=1, temperature=1.0)
+
+    [first, second] = finished.generated.logprobs
+    assert finished.generated.token_ids == (905, 905)
+    assert [token_id for token_id, _ in first.top] == [END_OF_TURN]
+    assert first.logprob == second.logprob < first.top[0][1]
 
 
 def test_B18_a_stop_string_that_is_part_of_a_token(tokenizer: Tokenizer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from gristmill.queues.base import Lease
-from gristmill.types import RowResult, Shard
+from gristmill.types import Choice, RowResult, Shard
 from gristmill_worker.engine.base import Engine, Finished
 from gristmill_worker.segments import SegmentWriter
 
@@ -46,9 +46,7 @@ class Attempt:
                 job_idx=job_idx,
                 rows=self.shard.jobs[job_idx].rows,
                 usage=finished.usage,
-                token_ids=tuple(finished.generated.token_ids),
-                text=finished.text,
-                finish_reason=finished.finish_reason,
+                choices=() if finished.error else (_choice(finished),),
                 error=finished.error,
                 finished_at=at,
                 ttft_s=times_ms[0] / 1000 if times_ms else 0.0,
@@ -73,6 +71,18 @@ class Attempt:
         if self._results:
             self._writer.write(self._results, {})
             self._results = []
+
+
+def _choice(finished: Finished) -> Choice:
+    assert finished.finish_reason is not None, "an answer says why it ended"
+    return Choice(
+        tuple(finished.generated.token_ids),
+        finished.text,
+        finished.finish_reason,
+        tuple(finished.generated.logprobs),
+        tuple(finished.text_offsets),
+        finished.token_bytes,
+    )
 
 
 def new_attempt_id() -> str:

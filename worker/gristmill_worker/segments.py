@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gristmill.histogram import Histogram
 from gristmill.queues.base import Queue
 from gristmill.stores.base import Store
 from gristmill.stores.keys import segment_key
@@ -13,7 +14,6 @@ from gristmill.types import (
     CONTROL_LANE,
     Bell,
     Checkpoint,
-    Histogram,
     RowResult,
     Segment,
     ShardPointer,
@@ -67,6 +67,7 @@ class SegmentWriter:
                         start,
                         tuple(generated.token_ids[start:]),
                         tuple(generated.times_ms[start:]),
+                        tuple(generated.logprobs[start:]),
                     )
                 )
         return tuple(checkpoints)
@@ -120,7 +121,9 @@ def _extended(chain: Generated, checkpoint: Checkpoint) -> Generated:
     if checkpoint.start != len(chain.token_ids):
         return chain
     return Generated(
-        (*chain.token_ids, *checkpoint.token_ids), (*chain.times_ms, *checkpoint.times_ms)
+        (*chain.token_ids, *checkpoint.token_ids),
+        (*chain.times_ms, *checkpoint.times_ms),
+        (*chain.logprobs, *checkpoint.logprobs),
     )
 
 
@@ -128,8 +131,9 @@ def _durations(results: Iterable[RowResult]) -> tuple[Histogram, Histogram]:
     """Times to the first token, and mean times between tokens, of the Jobs that have an answer."""
     ttft, itl = Histogram(), Histogram()
     for result in results:
-        if result.token_ids:
+        num_tokens = max((len(choice.token_ids) for choice in result.choices), default=0)
+        if num_tokens:
             ttft.add(result.ttft_s)
-        if len(result.token_ids) > 1:
+        if num_tokens > 1:
             itl.add(result.itl_s)
     return ttft, itl

@@ -13,12 +13,13 @@ from sqlalchemy import Connection
 
 from gristmill.control.base import Control
 from gristmill.errors import CorruptDocument, UnsupportedFormat
+from gristmill.histogram import Histogram
 from gristmill.ledger import batches, segments, shards
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import Bitmap
 from gristmill.ledger.status import BatchStatus
 from gristmill.stores.segments import bell_of, list_segments, read_segment
-from gristmill.types import CONTROL_LANE, Bell, Histogram, RowResult, Segment, Usage
+from gristmill.types import CONTROL_LANE, Bell, RowResult, Segment, Usage
 from gristmill.wire import decode_bell
 
 log = logging.getLogger(__name__)

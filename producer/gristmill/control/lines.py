@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from gristmill.control.choices import chat_choice, completion_choice
 from gristmill.types import Endpoint, ModelPin, Row, RowError, RowResult, SamplingParams, Usage
 
 # Legal inside a JSON string, but many readers of JSON lines split at them.
@@ -23,19 +24,17 @@ class LineWriter:
 
     def answer(self, row: Row, result: RowResult, params: SamplingParams, attempt_id: str) -> bytes:
         """The line of a row that was answered, with a receipt of how."""
-        assert result.finish_reason is not None, "an answer says why it ended"
         chat = self.endpoint is Endpoint.CHAT
-        choice: dict[str, Any] = {"index": 0}
-        if chat:
-            choice["message"] = {"role": "assistant", "content": result.text, "refusal": None}
-        else:
-            choice["text"] = result.text
+        write = chat_choice if chat else completion_choice
         body = {
             "id": self._id("chatcmpl-" if chat else "cmpl-", row),
             "object": "chat.completion" if chat else "text_completion",
             "created": result.finished_at,
             "model": self.model.name,
-            "choices": [{**choice, "logprobs": None, "finish_reason": result.finish_reason.value}],
+            "choices": [
+                write(i, choice, with_logprobs=params.logprobs is not None)
+                for i, choice in enumerate(result.choices)
+            ],
             "usage": _usage(result.usage),
             "system_fingerprint": f"fp_{self.model.revision[:12]}",
             "gristmill": {

@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from gristmill.errors import LineError
+from gristmill.histogram import Histogram
 from gristmill.ledger.status import BatchStatus, FreezeReason
-from gristmill.types import Endpoint, Histogram, ModelPin, Usage
+from gristmill.types import Endpoint, ModelPin, Usage
 
 
 @dataclass(frozen=True, slots=True)

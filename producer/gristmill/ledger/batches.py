@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, exists, insert, select, update
 
 from gristmill.errors import LineError
+from gristmill.histogram import Histogram
 from gristmill.ledger.batch import Batch, batch_from_row
 from gristmill.ledger.schema import batches, shards
 from gristmill.ledger.shards import ShardState
@@ -20,7 +21,7 @@ from gristmill.ledger.status import (
     BatchStatus,
     FreezeReason,
 )
-from gristmill.types import Endpoint, Histogram, ModelPin, Usage
+from gristmill.types import Endpoint, ModelPin, Usage
 
 
 def create(

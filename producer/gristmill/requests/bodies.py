@@ -8,101 +8,22 @@ named. Fields that come later are in unsupported.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
-from typing_extensions import TypedDict
+from pydantic_core import ErrorDetails
 
 from gristmill.errors import RowRefused
+from gristmill.requests.fields import Message, message, prompt, stop_strings, token_ids
 from gristmill.requests.unsupported import refuse_unsupported
 from gristmill.types import Endpoint, SamplingParams
 
-MAX_STOP_STRINGS = 4
 _INT32_MAX = 2**31 - 1
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
-def _unsupported(text: str, *, field: str = "") -> PydanticCustomError:
-    return PydanticCustomError("unsupported_parameter", "{text}", {"text": text, "field": field})
-
-
-def _invalid(text: str) -> PydanticCustomError:
-    return PydanticCustomError("invalid_value", "{text}", {"text": text, "field": ""})
-
-
-def _stop_strings(value: object) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    strings = value if type(value) is list else [value]
-    if any(type(string) is not str for string in strings):
-        raise _invalid("must be a string or a list of strings")
-    if len(strings) > MAX_STOP_STRINGS:
-        raise _invalid(f"must have at most {MAX_STOP_STRINGS} strings, not {len(strings)}")
-    if "" in strings:
-        raise _invalid("must not contain an empty string, which would stop every answer at once")
-    return tuple(strings)
-
-
-def _text(value: object) -> object:
-    """The text of a message: a string, or text parts, which are joined."""
-    if type(value) is not list:
-        return value
-    return "".join(_part_text(part) for part in value)
-
-
-def _part_text(part: object) -> str:
-    if type(part) is not dict or type(part.get("type")) is not str:
-        raise _invalid('must be a string or a list of {"type": "text", "text": ...} parts')
-    if part["type"] != "text":
-        raise _unsupported(f"has a part of type {part['type']!r}; only text is supported yet")
-    if part.keys() != {"type", "text"} or type(part["text"]) is not str:
-        raise _invalid("has a text part with other keys than `type` and `text`, which is a string")
-    return str(part["text"])
-
-
-def _message(value: object) -> object:
-    """Refuses by name what would be lost; keys that are null, as SDKs write them, say nothing."""
-    if type(value) is not dict:
-        return value
-    if value.get("role") in ("tool", "function"):
-        raise _unsupported("messages of tools are not supported yet; remove them", field="role")
-    message = {name: field for name, field in value.items() if field is not None}
-    for name in message:
-        if name not in ("role", "content"):
-            raise _unsupported("is not supported yet in a message; leave it out", field=name)
-    return message
-
-
-def _token_ids(value: object) -> tuple[int, ...]:
-    """Sorted and each once, so that rows which mean the same are equal."""
-    if value is None:
-        return ()
-    if type(value) is not list or any(type(item) is not int for item in value):
-        raise _invalid("must be a list of integers, the ids of tokens")
-    return tuple(sorted(set(value)))
-
-
-class Message(TypedDict):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_text)]
-
-
-def _prompt(value: object) -> str | tuple[int, ...]:
-    """A text or token ids; a list that holds one of these means the same as it alone."""
-    if type(value) is list and len(value) == 1 and type(value[0]) in (str, list):
-        value = value[0]
-    if type(value) is str:
-        return value
-    if type(value) is not list:
-        raise _invalid("must be a string or a list of token ids")
-    if any(type(item) in (str, list) for item in value):
-        raise _unsupported("has several prompts, which is not supported yet; write a line for each")
-    if any(type(item) is not int for item in value):
-        raise _invalid("must hold integers only, the ids of tokens")
-    return tuple(value)
-
-
+# The API stops at 5 for completions; no reason to do so is known here.
+_NumLogprobs = Annotated[int, Field(ge=0, le=20)]
 _Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 
 
@@ -124,8 +45,8 @@ class _Body(BaseModel):
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] | None = None
     seed: Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=_INT32_MAX)] | None = None
-    stop: Annotated[tuple[str, ...], PlainValidator(_stop_strings)] = ()
-    stop_token_ids: Annotated[tuple[int, ...], PlainValidator(_token_ids)] = ()
+    stop: Annotated[tuple[str, ...], PlainValidator(stop_strings)] = ()
+    stop_token_ids: Annotated[tuple[int, ...], PlainValidator(token_ids)] = ()
     include_stop_str_in_output: bool | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]] | None = (
         None
@@ -141,6 +62,11 @@ class _Body(BaseModel):
     def output_limit(self) -> int | None:
         """The most tokens that the caller wants, None if the body does not say."""
         return self.max_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many likeliest tokens to report beside each sampled one; None: no report."""
+        return None
 
     def sampling(self, *, max_tokens: int, derived_seed: int) -> SamplingParams:
         """How to pick tokens, with every default resolved. `derived_seed` if there is none here.
@@ -167,12 +93,15 @@ class _Body(BaseModel):
             stop_token_ids=self.stop_token_ids,
             include_stop_str_in_output=self.include_stop_str_in_output or False,
             ignore_eos=self.ignore_eos or False,
+            logprobs=self.num_logprobs,
         )
 
 
 class ChatBody(_Body):
-    messages: Annotated[list[Annotated[Message, BeforeValidator(_message)]], Field(min_length=1)]
+    messages: Annotated[list[Annotated[Message, BeforeValidator(message)]], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=_INT32_MAX)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: _NumLogprobs | None = None
 
     @property
     def output_limit(self) -> int | None:
@@ -181,14 +110,23 @@ class ChatBody(_Body):
             return self.max_completion_tokens
         return self.max_tokens
 
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.top_logprobs or 0 if self.logprobs else None
+
 
 class CompletionBody(_Body):
-    prompt: Annotated[str | tuple[int, ...], PlainValidator(_prompt)]
+    prompt: Annotated[str | tuple[int, ...], PlainValidator(prompt)]
+    logprobs: _NumLogprobs | None = None
 
     @property
     def output_limit(self) -> int | None:
         """16 where the body does not say: the API's default."""
         return 16 if self.max_tokens is None else self.max_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
 
 
 def read_body(
@@ -207,6 +145,12 @@ def read_body(
         if not 0 <= token_id < vocab_size:
             raise _no_such_token(token_id, param="stop_token_ids", vocab_size=vocab_size)
     _check_min_tokens(fields)
+    if isinstance(fields, ChatBody) and fields.top_logprobs and not fields.logprobs:
+        raise RowRefused(
+            "`top_logprobs` needs `logprobs` to be true. Set it, or leave both out.",
+            param="top_logprobs",
+            code="invalid_value",
+        )
     if isinstance(fields, CompletionBody) and type(fields.prompt) is tuple:
         for token_id in fields.prompt:
             if not 0 <= token_id < vocab_size:

@@ -20,7 +20,7 @@ from gristmill.models import Model
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from gristmill.requests.bodies import Message
+    from gristmill.requests.fields import Message
 
 #: Characters handed to the Rust side at once: enough for all cores, and its results, about a
 #: hundred bytes for each token, stay small.

@@ -46,8 +46,6 @@ _BOTH: _Neutral = {
 
 _CHAT: _Neutral = {
     **_BOTH,
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
@@ -70,7 +68,6 @@ _CHAT: _Neutral = {
 
 _COMPLETIONS: _Neutral = {
     **_BOTH,
-    "logprobs": (),
     "suffix": ("",),
     "max_completion_tokens": (),
     "add_special_tokens": (True,),

@@ -21,11 +21,12 @@ from sqlalchemy import select
 from gristmill.control.accept import accept, take_bells
 from gristmill.control.finalize import finalize, freeze
 from gristmill.control.sweep import sweep
+from gristmill.histogram import Histogram
 from gristmill.ledger.schema import segments as segments_table
 from gristmill.ledger.status import BatchStatus, FreezeReason
 from gristmill.stores.keys import segment_key
 from gristmill.stores.segments import bell_of
-from gristmill.types import CONTROL_LANE, Bell, Histogram, RowError, Segment, Usage
+from gristmill.types import CONTROL_LANE, Bell, RowError, Segment, Usage
 from gristmill.wire import encode_bell, encode_segment
 
 JOBS = [make_job(0), make_job(1, 3), make_job(2), make_job(4), make_job(5)]

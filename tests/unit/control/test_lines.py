@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
-from pipeline import PIN, make_job, make_result
+from pipeline import PIN, make_job, make_result, read_lines
 
 from gristmill.control.lines import LineWriter
 from gristmill.types import (
+    Choice,
     Endpoint,
     FinishReason,
     Row,
     RowError,
     RowResult,
     SamplingParams,
+    TokenLogprob,
     Usage,
 )
 
@@ -21,9 +25,7 @@ RESULT = RowResult(
     0,
     (Row(7, "seven"),),
     Usage(10, 3, 8),
-    (1, 2, 3),
-    "Hello",
-    FinishReason.LENGTH,
+    (Choice((1, 2, 3), "Hello", FinishReason.LENGTH),),
     finished_at=1234,
     ttft_s=0.25,
     itl_s=0.0125,
@@ -83,6 +85,64 @@ def test_a_completion_answer_has_its_text() -> None:
     assert body["choices"] == [
         {"index": 0, "text": "Hello", "logprobs": None, "finish_reason": "length"}
     ]
+
+
+LOGPROBS = Choice(
+    (5, 6, 7),
+    " 😀",
+    FinishReason.STOP,
+    (
+        TokenLogprob(-0.1234567890123, ((5, -0.1234567890123), (9, -3.0))),
+        TokenLogprob(-9.5, ((9, -0.5),)),
+        TokenLogprob(-0.0),
+    ),
+    (0, 1, 2),
+    {5: b" \xf0\x9f\x98", 6: b"\x80", 7: b"<end>", 9: b"x"},
+)
+
+
+def logprobs_of(endpoint: Endpoint, num_top: int) -> dict[str, Any]:
+    result = replace(RESULT, choices=(LOGPROBS,))
+    line = LineWriter("batch_1", endpoint, PIN).answer(
+        Row(7, "seven"), result, replace(PARAMS, logprobs=num_top), "att-1"
+    )
+    [document] = read_lines(line)
+    found: dict[str, Any] = document["response"]["body"]["choices"][0]["logprobs"]
+    return found
+
+
+def test_logprobs_of_a_chat_have_true_bytes() -> None:
+    found = logprobs_of(Endpoint.CHAT, 2)
+
+    assert found["refusal"] is None
+    first, second, third = found["content"]
+    assert first == {
+        "token": " \ufffd",
+        "logprob": -0.1234568,
+        "bytes": [32, 240, 159, 152],
+        "top_logprobs": [
+            {"token": " \ufffd", "logprob": -0.1234568, "bytes": [32, 240, 159, 152]},
+            {"token": "x", "logprob": -3.0, "bytes": [120]},
+        ],
+    }
+    assert (second["logprob"], [top["token"] for top in second["top_logprobs"]]) == (-9.5, ["x"])
+    assert (str(third["logprob"]), third["top_logprobs"]) == ("0.0", [])
+    assert bytes(first["bytes"] + second["bytes"]).decode() == LOGPROBS.text
+
+
+def test_logprobs_of_a_completion_are_four_lists_of_one_length() -> None:
+    found = logprobs_of(Endpoint.COMPLETIONS, 1)
+
+    assert found == {
+        "tokens": ["bytes:\\x20\\xf0\\x9f\\x98", "bytes:\\x80", "<end>"],
+        "token_logprobs": [-0.1234568, -9.5, 0.0],
+        "top_logprobs": [
+            {"bytes:\\x20\\xf0\\x9f\\x98": -0.1234568, "x": -3.0},
+            {"x": -0.5, "bytes:\\x80": -9.5},
+            {"<end>": 0.0},
+        ],
+        "text_offset": [0, 1, 2],
+    }
 
 
 def test_ids_depend_on_batch_and_row_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+
 import pytest
 from body import USER, VOCAB_SIZE, chat_body, completion_body, params, refusal
 
@@ -62,6 +63,9 @@ from gristmill.types import SamplingParams
         ("stop_token_ids", [VOCAB_SIZE]),
         ("stop_token_ids", [-1]),
         ("include_stop_str_in_output", 1),
+        ("logprobs", 21),
+        ("logprobs", -1),
+        ("logprobs", True),
         ("stop", 5),
         ("stop", [5]),
         ("user", 5),
@@ -136,6 +140,33 @@ def test_penalties_and_ends_arrive() -> None:
     assert found.has_penalties and not params(frequency_penalty=-0.0).has_penalties
 
 
+def test_logprobs_are_asked_for_in_the_way_of_each_endpoint() -> None:
+    assert (
+        chat_body(logprobs=True).num_logprobs
+        == chat_body(logprobs=True, top_logprobs=0).num_logprobs
+        == 0
+    )
+    assert chat_body(logprobs=True, top_logprobs=20).num_logprobs == 20
+    assert chat_body(logprobs=False, top_logprobs=0).num_logprobs is None
+    assert completion_body(logprobs=0).num_logprobs == params(logprobs=0).logprobs == 0
+    assert completion_body(logprobs=20).num_logprobs == 20
+    assert completion_body(logprobs=None).num_logprobs is params().logprobs is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"top_logprobs": 2, "logprobs": False}, "top_logprobs"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"top_logprobs": True, "logprobs": True}, "top_logprobs"),
+        ({"logprobs": 2}, "logprobs"),
+    ],
+)
+def test_bad_logprobs_of_a_chat_are_refused(fields: dict[str, object], param: str) -> None:
+    assert refusal(chat_body, **fields).param == param
+
+
 def test_min_tokens_above_the_limit_is_refused() -> None:
     error = refusal(chat_body, max_tokens=9, max_completion_tokens=4, min_tokens=5)
 
@@ -181,8 +212,6 @@ def test_B51_on_completions_the_chat_name_is_refused_with_the_right_one() -> Non
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("n", 2),
-        ("logprobs", True),
-        ("top_logprobs", 5),
         ("response_format", {"type": "json_object"}),
         ("functions", [{}]),
         ("reasoning_effort", "low"),
@@ -207,7 +236,7 @@ def test_B06_what_is_not_supported_yet_is_refused_by_name(field: str, value: obj
     assert field in str(error) and "not supported yet" in str(error)
 
 
-@pytest.mark.parametrize("field", ["echo", "logprobs", "suffix", "best_of"])
+@pytest.mark.parametrize("field", ["echo", "suffix", "best_of"])
 def test_B06_what_completions_do_not_support_yet_is_refused_by_name(field: str) -> None:
     error = refusal(completion_body, **{field: 5})
 

@@ -36,10 +36,11 @@ def test_the_results_are_the_engines() -> None:
     for job_idx, job in enumerate(jobs):
         result = by_job[job_idx]
         assert result.rows == job.rows
-        assert result.token_ids == fake_tokens(job)
-        assert result.text == fake_text(result.token_ids)
+        [choice] = result.choices
+        assert choice.token_ids == fake_tokens(job)
+        assert choice.text == fake_text(choice.token_ids)
         assert result.ttft_s == pytest.approx(1.0)
-        assert result.itl_s == pytest.approx(1.0 if len(result.token_ids) > 1 else 0.0)
+        assert result.itl_s == pytest.approx(1.0 if len(choice.token_ids) > 1 else 0.0)
         assert int(floor.clock.now) - 30 < result.finished_at <= int(floor.clock.now)
 
 
@@ -83,7 +84,7 @@ def test_a_killed_worker_costs_at_most_what_was_not_flushed_b35(die_at: int) -> 
 
     floor.run_dry(floor.worker(max_num_seqs=8))
 
-    assert {r.job_idx: r.token_ids for r in floor.results()} == dict(
+    assert {r.job_idx: r.choices[0].token_ids for r in floor.results()} == dict(
         enumerate(map(fake_tokens, jobs))
     )
     assert len(floor.results()) <= len(jobs) + sum(length <= 4 for length in lengths(jobs))

@@ -10,7 +10,9 @@ model_runner    runs them through the model
 kv_cache        the tensors behind the slots
 sampler         picks tokens: penalties, draw
 decoding        what is kept of a row beside its ids: how it is sampled, when it ends
+logprobs        log-probabilities for the rows that ask
 detokenizer     text from token ids, stop strings
+token_bytes     the bytes that a token stands for
 
 This folder knows nothing of queues, stores, ledgers or settings.
 """

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gristmill.types import FinishReason, Job, RowError, Usage
+from gristmill.types import FinishReason, Job, RowError, TokenLogprob, Usage
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
     """Tokens of one Sequence so far, and for each the milliseconds since `Engine.add`.
 
-    Given to `add`, it resumes what an earlier Attempt had decoded: those tokens are prefilled,
-    never decoded again, and their times are kept (the clock goes on from the last of them).
+    `logprobs` has one entry for each of them where the Job asks for log-probabilities. Given to
+    `add`, it resumes what an earlier Attempt had decoded: those tokens are prefilled, never decoded
+    again, and what is known of them is kept (the clock goes on from the last of them).
     """
 
     token_ids: Sequence[int] = ()
     times_ms: Sequence[int] = ()
+    logprobs: Sequence[TokenLogprob] = ()
 
 
 #: What a Job that starts from its prompt has generated.
@@ -27,13 +29,18 @@ NOTHING = Generated()
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of one Sequence: an answer, or `error` (then the rest is empty)."""
+    """The end of one Sequence: an answer, or `error` (then the rest is empty).
+
+    `text_offsets` and `token_bytes` as in types.Choice, for Jobs that ask for log-probabilities.
+    """
 
     seq_id: str
     usage: Usage = field(default_factory=Usage)
     generated: Generated = field(default_factory=Generated)
     text: str = ""
     finish_reason: FinishReason | None = None
+    text_offsets: Sequence[int] = ()
+    token_bytes: Mapping[int, bytes] = field(default_factory=dict)
     error: RowError | None = None
 
 

@@ -6,7 +6,7 @@ All of it but the clock is a function of the token ids, so nothing here has to b
 from __future__ import annotations
 
 from gristmill.types import FinishReason
-from gristmill_worker.engine.detokenizer import Decoder, StopStrings, final_text
+from gristmill_worker.engine.detokenizer import Decoder, StopStrings, final_text, text_offsets
 from gristmill_worker.engine.penalties import TokenCounts
 from gristmill_worker.engine.sampler import SamplingRow
 from gristmill_worker.engine.sequence import Sequence
@@ -63,6 +63,11 @@ class Decoding:
             min_tokens=params.min_tokens,
             include_stop=params.include_stop_str_in_output,
         )
+
+    def text_offsets(self, text: str) -> list[int]:
+        """Where in `text`, the row's answer, each generated token begins, in characters."""
+        offsets = text_offsets(self._decoder, self._seq.generated_ids)
+        return [min(offset, len(text)) for offset in offsets]
 
     def _ended_by_token(self) -> bool:
         seq = self._seq

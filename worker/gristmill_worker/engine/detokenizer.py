@@ -85,6 +85,21 @@ def final_text(
     return text[: end if include_stop else begin]
 
 
+def text_offsets(decoder: Decoder, token_ids: Sequence[int]) -> list[int]:
+    """Where in the text each token begins, in characters.
+
+    A token that begins inside a character has the place of that character; one without text, such
+    as a special token, the place of what follows it.
+    """
+    offsets = [0]
+    for i in range(len(token_ids) - 1):
+        begin = max(0, i - _CONTEXT)
+        before, now = (decoder.decode(token_ids[begin:end]) for end in (i, i + 1))
+        grown = len(now.rstrip(_REPLACEMENT)) - len(before.rstrip(_REPLACEMENT))
+        offsets.append(offsets[-1] + grown)
+    return offsets
+
+
 def _find(text: str, stop: Sequence[str], exempt: int) -> tuple[int, int] | None:
     """Begin and end of the earliest stop string that ends behind the first `exempt` characters.
 

@@ -15,10 +15,12 @@ from gristmill_worker.engine.block_manager import BlockManager
 from gristmill_worker.engine.decoding import Decoding
 from gristmill_worker.engine.forward_batch import build_forward_batch
 from gristmill_worker.engine.kv_cache import KVCache
+from gristmill_worker.engine.logprobs import ModelDistribution
 from gristmill_worker.engine.model_runner import ModelRunner
 from gristmill_worker.engine.sampler import Unsampled, sample
 from gristmill_worker.engine.scheduler import Scheduler
 from gristmill_worker.engine.sequence import Sequence
+from gristmill_worker.engine.token_bytes import TokenBytes
 from gristmill_worker.models.loader import LoadedModel
 
 
@@ -76,6 +78,7 @@ class ContinuousBatchingEngine:
             device=parameter.device,
         )
         self._runner = ModelRunner(loaded.model, kv_cache, attention or ReferenceAttention())
+        self._token_bytes = TokenBytes(loaded.tokenizer)
         self._live: dict[str, Sequence] = {}
         self._decoding: dict[str, Decoding] = {}
         self._ended_at_add: list[Sequence] = []
@@ -120,7 +123,7 @@ class ContinuousBatchingEngine:
 
     def generated(self, seq_id: str) -> Generated:
         seq = self._live[seq_id]
-        return Generated(tuple(seq.generated_ids), tuple(seq.times_ms))
+        return _generated(seq)
 
     def step(self) -> StepOutput:
         ended, self._ended_at_add = self._ended_at_add, []
@@ -136,7 +139,9 @@ class ContinuousBatchingEngine:
             advanced = [item.seq for item in plan.scheduled if not item.seq.num_uncomputed_tokens]
             num_decode_tokens = sum(1 for seq in advanced if seq.num_generated_tokens)
             rows = [self._decoding[seq.seq_id].sampling_row() for seq in advanced]
-            self._take_in(advanced, sample(logits, rows))
+            # Read before the Sampler changes the logits.
+            distribution = ModelDistribution(logits, [seq.params for seq in advanced])
+            self._take_in(advanced, sample(logits, rows), distribution)
             in_step = [seq for seq in advanced if seq.finish_reason or seq.error]
             self.scheduler.finish(in_step)
             ended += in_step
@@ -148,9 +153,12 @@ class ContinuousBatchingEngine:
             advanced=[seq.seq_id for seq in advanced if not seq.error],
         )
 
-    def _take_in(self, seqs: list[Sequence], picked: list[int | Unsampled]) -> None:
+    def _take_in(
+        self, seqs: list[Sequence], picked: list[int | Unsampled], distribution: ModelDistribution
+    ) -> None:
         now = self._clock()
-        for seq, token_id in zip(seqs, picked, strict=True):
+        logprobs = distribution.logprobs([i if isinstance(i, int) else 0 for i in picked])
+        for seq, token_id, logprob in zip(seqs, picked, logprobs, strict=True):
             if isinstance(token_id, Unsampled):
                 seq.error = RowError(
                     "model_output_invalid",
@@ -162,6 +170,8 @@ class ContinuousBatchingEngine:
             decoding = self._decoding[seq.seq_id]
             seq.token_ids.append(token_id)
             seq.times_ms.append(round((now - decoding.started_s) * 1000))
+            if logprob is not None:
+                seq.logprobs.append(logprob)
             seq.finish_reason = decoding.finish_reason(self.max_model_len)
 
     def _refusal(self, seq: Sequence) -> RowError | None:
@@ -185,17 +195,32 @@ class ContinuousBatchingEngine:
         self._forget(seq)
         if seq.error is not None:
             return Finished(seq.seq_id, error=seq.error)
-        ids = tuple(seq.generated_ids)
+        text = decoding.text()
         return Finished(
             seq.seq_id,
-            usage=Usage(seq.num_prompt_tokens, len(ids), seq.num_cached_tokens or 0),
-            generated=Generated(ids, tuple(seq.times_ms)),
-            text=decoding.text(),
+            usage=Usage(
+                seq.num_prompt_tokens, seq.num_generated_tokens, seq.num_cached_tokens or 0
+            ),
+            generated=_generated(seq),
+            text=text,
             finish_reason=seq.finish_reason,
+            text_offsets=decoding.text_offsets(text) if seq.logprobs else (),
+            token_bytes=self._bytes_of(seq),
         )
+
+    def _bytes_of(self, seq: Sequence) -> dict[int, bytes]:
+        """The bytes of all tokens that the row's log-probabilities name."""
+        if not seq.logprobs:
+            return {}
+        ids = {token_id for token in seq.logprobs for token_id, _ in token.top}
+        return {i: self._token_bytes.of(i) for i in sorted(ids.union(seq.generated_ids))}
 
     def _forget(self, seq: Sequence) -> None:
         del self._live[seq.seq_id], self._decoding[seq.seq_id]
+
+
+def _generated(seq: Sequence) -> Generated:
+    return Generated(tuple(seq.generated_ids), tuple(seq.times_ms), tuple(seq.logprobs))
 
 
 def _num_blocks(loaded: LoadedModel, config: EngineConfig) -> int:

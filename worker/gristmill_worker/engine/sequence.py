@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from gristmill.types import FinishReason, Job, RowError
+from gristmill.types import FinishReason, Job, RowError, TokenLogprob
 from gristmill_worker.engine.base import Generated
 
 
@@ -31,6 +31,8 @@ class Sequence:
         self.num_prompt_tokens = len(job.prompt_ids)
         self.token_ids: list[int] = [*job.prompt_ids, *resume.token_ids]
         self.times_ms: list[int] = list(resume.times_ms)
+        #: One for each generated token, if the Job asks for them.
+        self.logprobs: list[TokenLogprob] = list(resume.logprobs)
         self.status = SequenceStatus.WAITING
         self.num_computed_tokens = 0
         self.block_table: list[int] = []

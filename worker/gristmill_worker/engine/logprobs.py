@@ -1,0 +1,67 @@
+"""Log-probabilities of tokens in the model's own distribution, for the rows that ask.
+
+They are read from the logits as the model gave them, before penalties, logit_bias, temperature and
+limits, so that a value means the same whatever the row's parameters are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gristmill.types import SamplingParams, TokenLogprob
+
+#: Rows at a time on a CPU, so that their vocabularies stay in its caches.
+_ROWS_AT_ONCE = 4
+
+
+class ModelDistribution:
+    """Remembers the logits of the rows that ask for log-probabilities; others cost nothing."""
+
+    @torch.inference_mode()
+    def __init__(
+        self,
+        logits: torch.Tensor,  # [S, vocab_size] float32, may be changed afterwards
+        params: Sequence[SamplingParams],
+    ) -> None:
+        self._params = params
+        self._asking = [i for i, p in enumerate(params) if p.logprobs is not None]
+        self._logits = logits[self._asking] if self._asking else logits[:0]
+
+    @torch.inference_mode()
+    def logprobs(self, token_ids: Sequence[int]) -> list[TokenLogprob | None]:
+        """What is to be reported of each row, whose sampled token is given; None: nothing."""
+        reports: list[TokenLogprob | None] = [None] * len(self._params)
+        at_once = _ROWS_AT_ONCE if self._logits.device.type == "cpu" else max(1, len(self._asking))
+        for begin in range(0, len(self._asking), at_once):
+            rows = self._asking[begin : begin + at_once]
+            found = _report(
+                self._logits[begin : begin + at_once],
+                [token_ids[i] for i in rows],
+                [self._params[i].logprobs or 0 for i in rows],
+            )
+            for i, report in zip(rows, found, strict=True):
+                reports[i] = report
+        return reports
+
+
+def _report(
+    logits: torch.Tensor, token_ids: Sequence[int], num_top: Sequence[int]
+) -> list[TokenLogprob]:
+    largest = logits.amax(dim=-1, keepdim=True).double()
+    # In float64 and rounded at the end, so that the order of the sum does not show.
+    log_total = (logits - largest).exp().sum(dim=-1, keepdim=True).log() + largest
+    sampled = torch.tensor(token_ids, device=logits.device)[:, None]
+    of_sampled = (logits.gather(-1, sampled) - log_total).float().squeeze(-1).tolist()
+    if not max(num_top):
+        return [TokenLogprob(value) for value in of_sampled]
+    values, ids = logits.topk(min(max(num_top), logits.shape[-1]), dim=-1)
+    of_top = (values - log_total).float().tolist()
+    reports = []
+    for value, row_ids, row_values, num in zip(
+        of_sampled, ids.tolist(), of_top, num_top, strict=True
+    ):
+        top = zip(row_ids[:num], row_values[:num], strict=True)
+        reports.append(TokenLogprob(value, tuple(pair for pair in top if pair[1] > float("-inf"))))
+    return reports

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from drive import make_engine, run
+from tiny import ARCHITECTURES, greedy_alone, greedy_job, prompts
 
 from gristmill_worker.attention.base import AttentionMetadata, AttentionRules, LayerCache
 from gristmill_worker.attention.choose import choose_paged, find_decodes, find_prefills
@@ -265,6 +267,19 @@ def test_what_takes_no_such_heads_is_not_chosen_although_the_reference_stands_in
 def test_this_torch_has_something_for_each_part() -> None:
     assert list(find_decodes())[-1] == "gather"
     assert list(find_prefills())[-1] == "sdpa"
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_rows_of_the_engine_are_those_of_the_model_alone(model_pair: Any, name: str) -> None:
+    oracle, loaded = model_pair(name)
+    rows = prompts([3, 9, 20, 33, 1, 16, 70])
+    attention = PagedAttention(list(find_decodes().values())[0], SdpaPrefill())
+    engine = make_engine(loaded, attention=attention, num_blocks=96)
+
+    finished = run(engine, [(str(i), greedy_job(row, 12)) for i, row in enumerate(rows)])
+
+    for i, row in enumerate(rows):
+        assert list(finished[str(i)].generated.token_ids) == greedy_alone(oracle, row, 12)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")

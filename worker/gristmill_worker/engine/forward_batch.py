@@ -45,15 +45,23 @@ def build_forward_batch(
     seq_idx = torch.arange(len(spans)).repeat_interleave(span_table[:, 1])
     blocks = block_tables[seq_idx, position_ids // block_size].long()
     return ForwardBatch(
-        input_ids=torch.tensor(input_ids).to(device),
-        positions=position_ids.to(device),
-        last_token_indices=torch.tensor(last_token_indices, dtype=torch.long).to(device),
+        input_ids=_upload(torch.tensor(input_ids), device),
+        positions=_upload(position_ids, device),
+        last_token_indices=_upload(torch.tensor(last_token_indices, dtype=torch.long), device),
         metadata=AttentionMetadata(
             spans=span_table,
-            block_tables=block_tables.to(device),
-            slot_mapping=(blocks * block_size + position_ids % block_size).to(device),
+            block_tables=_upload(block_tables, device),
+            slot_mapping=_upload(blocks * block_size + position_ids % block_size, device),
+            context_lens=_upload(span_table[:, 2].int(), device),
         ),
     )
+
+
+def _upload(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """From pinned memory, so that the host goes on while the copy waits for its turn."""
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _block_tables(scheduled: Sequence[Scheduled]) -> torch.Tensor:

@@ -13,7 +13,9 @@ from gristmill_worker.models.probe import LayerSpec
 class KVCache:
     """One LayerCache for each attention call, in the order of the calls.
 
-    Memory is taken at once but touched only as Blocks are used for the first time.
+    Memory is taken at once but touched only as Blocks are used for the first time. There is one
+    Block more than asked for, which is nobody's: rows that only pad a step write there. How the
+    tensors lie in memory depends on the device, see LayerCache.
     """
 
     def __init__(
@@ -25,18 +27,27 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.scratch_block = num_blocks
         self.layers: list[LayerCache] = []
         for layer in layers:
             if layer.shares is not None:
                 source = self.layers[layer.shares]
                 self.layers.append(LayerCache(source.keys, source.values, is_written=False))
                 continue
-            keys = (num_blocks, layer.num_kv_heads, layer.k_dim, block_size)
-            values = (num_blocks, layer.num_kv_heads, block_size, layer.v_dim)
-            self.layers.append(
-                LayerCache(
-                    torch.empty(keys, dtype=dtype, device=device),
-                    torch.empty(values, dtype=dtype, device=device),
-                    is_written=True,
-                )
-            )
+            self.layers.append(_allocate(layer, num_blocks + 1, block_size, dtype, device))
+
+
+def _allocate(
+    layer: LayerSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+) -> LayerCache:
+    num_heads, k_dim, v_dim = layer.num_kv_heads, layer.k_dim, layer.v_dim
+    if device.type == "cpu":
+        keys = torch.empty(num_blocks, num_heads, k_dim, block_size, dtype=dtype, device=device)
+        values = torch.empty(num_blocks, num_heads, block_size, v_dim, dtype=dtype, device=device)
+    else:
+        pages = (num_blocks, block_size, num_heads)
+        keys = torch.empty(*pages, k_dim, dtype=dtype, device=device).permute(0, 2, 3, 1)
+        values = torch.empty(*pages, v_dim, dtype=dtype, device=device).permute(0, 2, 1, 3)
+    return LayerCache(keys, values, is_written=True)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import time
+
 import torch
 
 from gristmill_worker.attention.base import AttentionBackend, AttentionMetadata
+from gristmill_worker.attention.paged import PagedAttention
 from gristmill_worker.engine.forward_batch import ForwardBatch
 from gristmill_worker.engine.kv_cache import KVCache
+from gristmill_worker.engine.step_graph import Capture, StepGraphs, cuda_capture
 from gristmill_worker.models.hook import AttentionCall, forward_context
+
+log = logging.getLogger(__name__)
 
 
 class ModelRunner:
@@ -20,9 +27,47 @@ class ModelRunner:
         self.kv_cache = kv_cache
         self.attention = attention
         self.device = next(model.parameters()).device
+        self._graphs: StepGraphs | None = None
 
     @torch.inference_mode()
     def run(self, batch: ForwardBatch) -> torch.Tensor:  # [S, vocab_size] float32
+        """The logits that are wanted; they may be written over by the next call."""
+        logits = None if self._graphs is None else self._graphs.run(batch)
+        return self._forward(batch) if logits is None else logits
+
+    @torch.inference_mode()
+    def capture_decode(
+        self, *, max_num_seqs: int, max_model_len: int, capture: Capture | None = None
+    ) -> None:
+        """Hold decode steps of up to `max_num_seqs` rows as graphs, where attention allows it.
+
+        A model that cannot be captured runs without graphs, and the log says why.
+        """
+        attention = self.attention
+        if not isinstance(attention, PagedAttention) or not attention.supports_graphs:
+            log.info("decode runs without graphs reason=attention reads its step on the host")
+            return
+        began = time.monotonic()
+        try:
+            self._graphs = StepGraphs(
+                self._forward,
+                capture or cuda_capture(),
+                max_num_seqs=max_num_seqs,
+                max_blocks=-(-max_model_len // self.kv_cache.block_size),
+                scratch_block=self.kv_cache.scratch_block,
+                block_size=self.kv_cache.block_size,
+                device=self.device,
+            )
+        except Exception as error:  # whatever a foreign model does that a graph cannot hold
+            log.warning("decode runs without graphs reason=%s", str(error)[:200])
+            return
+        log.info(
+            "decode runs as graphs rows=%s seconds=%.1f",
+            ",".join(map(str, self._graphs.ladder)),
+            time.monotonic() - began,
+        )
+
+    def _forward(self, batch: ForwardBatch) -> torch.Tensor:
         step = _Step(self.kv_cache, self.attention, batch.metadata)
         with forward_context(step):
             output = self.model(

@@ -7,6 +7,7 @@ scheduler       how many tokens each Sequence computes in the next step
 block_manager   fixed-size Blocks of KV cache, prefix caching
 forward_batch   the packed tensors of one step
 model_runner    runs them through the model
+step_graph      the same for decode alone, held as CUDA graphs
 kv_cache        the tensors behind the slots
 sampler         picks tokens: penalties, draw
 decoding        what is kept of a row beside its ids: how it is sampled, when it ends

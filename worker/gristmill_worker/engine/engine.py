@@ -30,6 +30,7 @@ class EngineConfig:
 
     `kv_cache_bytes` is what the caller found free for the KV cache. `expected_output_tokens` is
     what admission expects of a row until rows have finished and it has learned better.
+    `decode_graphs` holds decode steps as CUDA graphs, where model and attention allow it.
     """
 
     kv_cache_bytes: int
@@ -38,6 +39,7 @@ class EngineConfig:
     block_size: int = 16
     prefix_caching: bool = True
     expected_output_tokens: float = 128.0
+    decode_graphs: bool = False
 
 
 class ContinuousBatchingEngine:
@@ -78,6 +80,10 @@ class ContinuousBatchingEngine:
             device=parameter.device,
         )
         self._runner = ModelRunner(loaded.model, kv_cache, attention or ReferenceAttention())
+        if config.decode_graphs:
+            self._runner.capture_decode(
+                max_num_seqs=config.max_num_seqs, max_model_len=self.max_model_len
+            )
         self._token_bytes = TokenBytes(loaded.tokenizer)
         self._live: dict[str, Sequence] = {}
         self._decoding: dict[str, Decoding] = {}

@@ -40,6 +40,7 @@ class SamplingParams:
     (64 bits); it is 0 for greedy rows, whose result does not depend on it. The first `min_tokens`
     tokens never end the row. `stop_token_ids` end it as the model's end tokens do. `logprobs` is
     how many likeliest tokens to report beside each sampled one; None reports no log-probabilities.
+    `n` is the number of Choices; the seed of the first one is `seed`.
     """
 
     max_tokens: int
@@ -58,6 +59,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     logprobs: int | None = None
+    n: int = 1
 
     @property
     def greedy(self) -> bool:
@@ -207,8 +209,8 @@ class Choice:
 class RowResult:
     """The answer to one Job, and so to each of its rows; no `choices` where there is an `error`.
 
-    `ttft_s` runs from the Job's entry into the engine to its first token, `itl_s` is the mean time
-    between its tokens.
+    `usage` counts the prompt once, and the tokens of all Choices. `ttft_s` runs from the Job's
+    entry into the engine to its first token, `itl_s` is the mean time between tokens of a Choice.
     """
 
     job_idx: int
@@ -223,15 +225,16 @@ class RowResult:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Tokens `start` and following of a Job that still runs; a delta to the one before it.
+    """Tokens `start` and following of one Choice of a Job that still runs; a delta.
 
     `times_ms` (one per token) count from the Job's entry into the engine. `logprobs` (one per
     token, where the Job asks for them) cannot be computed again without decoding. The first
-    Checkpoint that an Attempt writes of a Job starts at 0, so that every Attempt can be read by
-    itself.
+    Checkpoint that an Attempt writes of a Choice starts at 0, so that every Attempt can be read by
+    itself. A Choice that has ended is under way until all Choices of its Job have.
     """
 
     job_idx: int
+    choice_idx: int
     start: int
     token_ids: tuple[int, ...]
     times_ms: tuple[int, ...]

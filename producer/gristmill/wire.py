@@ -124,7 +124,7 @@ def encode_segment(segment: Segment) -> bytes:
             "results": [_result_to_wire(result) for result in segment.results],
             "checkpoints": [
                 [
-                    *(c.job_idx, c.start, pack(c.token_ids), pack(c.times_ms)),
+                    *(c.job_idx, c.choice_idx, c.start, pack(c.token_ids), pack(c.times_ms)),
                     _logprobs_to_wire(c.logprobs),
                 ]
                 for c in segment.checkpoints
@@ -143,8 +143,8 @@ def decode_segment(document: bytes) -> Segment:
             **body,
             "results": tuple(_result_from_wire(result) for result in body["results"]),
             "checkpoints": tuple(
-                Checkpoint(job_idx, start, unpack(ids), unpack(times), _logprobs_from_wire(lps))
-                for job_idx, start, ids, times, lps in body["checkpoints"]
+                Checkpoint(job_idx, i, start, unpack(ids), unpack(times), _logprobs_from_wire(lps))
+                for job_idx, i, start, ids, times, lps in body["checkpoints"]
             ),
             "ttft": Histogram.from_wire(body["ttft"]),
             "itl": Histogram.from_wire(body["itl"]),

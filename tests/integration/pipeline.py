@@ -127,7 +127,7 @@ def make_job(*idxs: int, prompt: Sequence[int] = (), max_tokens: int = 20) -> Jo
 
 
 def make_refusal(idx: int) -> Refusal:
-    error = RowError("invalid_request", "`n` is not supported.", "n", 400)
+    error = RowError("invalid_request", "`echo` is not supported.", "echo", 400)
     return Refusal(Row(idx, f"row-{idx}"), error, idx + 1)
 
 

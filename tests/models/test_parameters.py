@@ -9,7 +9,8 @@ import torch
 from drive import make_engine, run
 from tiny import EOS, greedy_alone, greedy_job, prompts
 
-from gristmill.types import FinishReason
+from gristmill.types import FinishReason, Job, Row, SamplingParams
+from gristmill_worker.choices import of_choice
 
 
 def greedy_with_penalties(
@@ -106,3 +107,24 @@ def test_a_row_that_forbids_everything_fails_alone(model_pair: Any) -> None:
     error = finished["bad"].error
     assert error is not None and "no token possible" in error.message
     assert list(finished["good"].generated.token_ids) == greedy_alone(oracle, prompt, 6)
+
+
+def test_choices_of_one_row_prefill_their_prompt_once(model_pair: Any) -> None:
+    _, loaded = model_pair("llama")
+    [prompt] = prompts([33])  # eight Blocks of four, and one token
+    row = Job((Row(0, "r"),), tuple(prompt), SamplingParams(6, seed=5, n=4, ignore_eos=True))
+    engine = make_engine(loaded)
+    for i in range(4):
+        engine.add(str(i), of_choice(row, i))
+
+    num_prefilled, answers = 0, {}
+    while engine.num_live:
+        output = engine.step()
+        num_prefilled += output.num_prefill_tokens
+        answers |= {end.seq_id: end.generated.token_ids for end in output.finished}
+
+    assert num_prefilled == 33 + 3
+    assert len(set(answers.values())) == 4
+    for i in range(4):
+        alone = run(make_engine(loaded), [("row", of_choice(row, i))])["row"]
+        assert answers[str(i)] == alone.generated.token_ids

@@ -65,7 +65,7 @@ def test_a_segment_comes_back_as_it_was(
             RowResult(0, (Row(0, "a\u2028"), Row(2**40, "b")), Usage(1, 2, 3), answer, ttft_s=0.1),
             RowResult(1, (Row(1, "c"),), error=RowError("x", "y", "z", 400)),
         ),
-        (Checkpoint(2, 5, ids, ids, logprobs), Checkpoint(3, 0, (1,), (2,))),
+        (Checkpoint(2, 1, 5, ids, ids, logprobs), Checkpoint(3, 0, 0, (1,), (2,))),
         Histogram({4: 5}),
         Histogram(),
     )
@@ -94,6 +94,7 @@ def test_every_parameter_comes_back_as_it_was() -> None:
         include_stop_str_in_output=True,
         ignore_eos=True,
         logprobs=0,
+        n=128,
     )
     neutral = SamplingParams(max_tokens=1)
     assert not [

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 
 from gristmill.queues.base import Lease
-from gristmill.types import Choice, RowResult, Shard
+from gristmill.types import RowResult, Shard
+from gristmill_worker.choices import assemble, num_sequences
 from gristmill_worker.engine.base import Engine, Finished
-from gristmill_worker.segments import SegmentWriter
+from gristmill_worker.segments import Place, SegmentWriter
 
 
 class Attempt:
@@ -19,8 +20,10 @@ class Attempt:
         self.id = attempt_id
         self.shard = shard
         self.lease = lease
-        #: Jobs that the Engine works on, by the id of their Sequence.
-        self.running: dict[str, int] = {}
+        #: Choices that the Engine works on, by the id of their Sequence.
+        self.running: dict[str, Place] = {}
+        #: Choices that have ended, of Jobs of which others still run.
+        self._ended: dict[int, dict[int, Finished]] = {}
         self._writer = writer
         self._results: list[RowResult] = []
         self._flushed_at = now
@@ -30,29 +33,30 @@ class Attempt:
         """Whether no Job is left to run. The last results may still have to be stored."""
         return not self.running
 
-    def start(self, job_idx: int) -> str:
-        """The id of the Sequence for a Job."""
-        seq_id = f"{self.id}/{job_idx}"
-        self.running[seq_id] = job_idx
+    def start(self, job_idx: int, choice_idx: int) -> str:
+        """The id of the Sequence for one Choice of a Job."""
+        seq_id = f"{self.id}/{job_idx}/{choice_idx}"
+        self.running[seq_id] = (job_idx, choice_idx)
         return seq_id
 
-    def finish(self, finished: Finished, *, at: int) -> None:
-        """A Sequence has come to its end, at the Unix time `at`."""
-        job_idx = self.running.pop(finished.seq_id)
-        times_ms = finished.generated.times_ms
-        num_gaps = max(len(times_ms) - 1, 1)
-        self._results.append(
-            RowResult(
-                job_idx=job_idx,
-                rows=self.shard.jobs[job_idx].rows,
-                usage=finished.usage,
-                choices=() if finished.error else (_choice(finished),),
-                error=finished.error,
-                finished_at=at,
-                ttft_s=times_ms[0] / 1000 if times_ms else 0.0,
-                itl_s=(times_ms[-1] - times_ms[0]) / 1000 / num_gaps if times_ms else 0.0,
-            )
-        )
+    def finish(self, finished: Finished, *, at: int) -> list[str]:
+        """A Sequence has come to its end, at the Unix time `at`.
+
+        Returns the Sequences whose end nobody waits for any more: where one Choice fails, its row
+        does.
+        """
+        job_idx, choice_idx = self.running.pop(finished.seq_id)
+        job = self.shard.jobs[job_idx]
+        ended = self._ended.setdefault(job_idx, {})
+        ended[choice_idx] = finished
+        if finished.error is None and len(ended) < num_sequences(job):
+            return []
+        del self._ended[job_idx]
+        self._results.append(assemble(job_idx, job, ended, at=at))
+        needless = [seq_id for seq_id, place in self.running.items() if place[0] == job_idx]
+        for seq_id in needless:
+            del self.running[seq_id]
+        return needless
 
     def is_due(self, now: float, *, flush_interval_s: float, quiet_interval_s: float) -> bool:
         """Whether it is time for a Segment; sooner when rows have finished."""
@@ -61,7 +65,9 @@ class Attempt:
 
     def flush(self, engine: Engine, *, now: float) -> None:
         """A Segment with all that is new. Also an empty one shows that this Attempt lives."""
-        running = {job_idx: engine.generated(seq_id) for seq_id, job_idx in self.running.items()}
+        running = {place: engine.generated(seq_id) for seq_id, place in self.running.items()}
+        for job_idx, ended in self._ended.items():
+            running |= {(job_idx, choice_idx): end.generated for choice_idx, end in ended.items()}
         self._writer.write(self._results, running)
         self._results = []
         self._flushed_at = now
@@ -71,18 +77,6 @@ class Attempt:
         if self._results:
             self._writer.write(self._results, {})
             self._results = []
-
-
-def _choice(finished: Finished) -> Choice:
-    assert finished.finish_reason is not None, "an answer says why it ended"
-    return Choice(
-        tuple(finished.generated.token_ids),
-        finished.text,
-        finished.finish_reason,
-        tuple(finished.generated.logprobs),
-        tuple(finished.text_offsets),
-        finished.token_bytes,
-    )
 
 
 def new_attempt_id() -> str:

@@ -21,6 +21,9 @@ from gristmill.types import (
 from gristmill.wire import encode_bell, encode_segment
 from gristmill_worker.engine.base import Generated
 
+#: (job_idx, choice_idx): one Choice of one Job of a Shard.
+Place = tuple[int, int]
+
 
 class SegmentWriter:
     """Writes the Segments of one Attempt: stores each, then rings."""
@@ -31,11 +34,11 @@ class SegmentWriter:
         self._pointer = pointer
         self._attempt_id = attempt_id
         self._seq = 0
-        #: How many tokens of each running Job lie in the Store.
-        self._num_written: dict[int, int] = {}
+        #: How many tokens of each Choice under way lie in the Store.
+        self._num_written: dict[Place, int] = {}
 
-    def write(self, results: Iterable[RowResult], running: Mapping[int, Generated]) -> None:
-        """Rows that have finished, and all that the running Jobs have generated so far."""
+    def write(self, results: Iterable[RowResult], running: Mapping[Place, Generated]) -> None:
+        """Rows that have finished, and all that the Jobs under way have generated so far."""
         results = tuple(results)
         ttft, itl = _durations(results)
         segment = Segment(
@@ -53,17 +56,17 @@ class SegmentWriter:
         bell = bell_of(segment)
         self._store.put(segment_key(bell), encode_segment(segment))
         self._seq += 1
-        self._num_written = {job_idx: len(g.token_ids) for job_idx, g in running.items()}
+        self._num_written = {place: len(g.token_ids) for place, g in running.items()}
         ring(self._queue, bell)
 
-    def _checkpoints(self, running: Mapping[int, Generated]) -> tuple[Checkpoint, ...]:
+    def _checkpoints(self, running: Mapping[Place, Generated]) -> tuple[Checkpoint, ...]:
         checkpoints = []
-        for job_idx, generated in running.items():
-            start = self._num_written.get(job_idx, 0)
+        for place, generated in running.items():
+            start = self._num_written.get(place, 0)
             if len(generated.token_ids) > start:
                 checkpoints.append(
                     Checkpoint(
-                        job_idx,
+                        *place,
                         start,
                         tuple(generated.token_ids[start:]),
                         tuple(generated.times_ms[start:]),
@@ -75,10 +78,10 @@ class SegmentWriter:
 
 @dataclass(frozen=True, slots=True)
 class ShardProgress:
-    """What earlier Attempts left of a Shard: finished Jobs, and the most of each other Job."""
+    """What earlier Attempts left of a Shard: finished Jobs, and the most of each other Choice."""
 
     finished: frozenset[int]
-    generated: Mapping[int, Generated]
+    generated: Mapping[Place, Generated]
     #: One for each Segment that can be read, for those whose own Bell was lost.
     bells: tuple[Bell, ...]
 
@@ -86,10 +89,10 @@ class ShardProgress:
 def read_shard_progress(store: Store, pointer: ShardPointer) -> ShardProgress:
     """Reads all Segments of a Shard; those that cannot be believed count for nothing."""
     finished: set[int] = set()
-    longest: dict[int, Generated] = {}
+    longest: dict[Place, Generated] = {}
     bells: list[Bell] = []
     attempt_id = ""
-    chains: dict[int, Generated] = {}
+    chains: dict[Place, Generated] = {}
     listed = list_segments(store, pointer.tenant_id, pointer.batch_id, pointer.run_id, pointer.n)
     for bell in listed:
         segment = read_segment(store, bell)
@@ -100,14 +103,15 @@ def read_shard_progress(store: Store, pointer: ShardPointer) -> ShardProgress:
         bells.append(bell)
         finished.update(result.job_idx for result in segment.results)
         for checkpoint in segment.checkpoints:
-            chain = _extended(chains.get(checkpoint.job_idx, Generated()), checkpoint)
-            chains[checkpoint.job_idx] = chain
-            known = longest.get(checkpoint.job_idx, Generated())
+            place = checkpoint.job_idx, checkpoint.choice_idx
+            chain = _extended(chains.get(place, Generated()), checkpoint)
+            chains[place] = chain
+            known = longest.get(place, Generated())
             if len(chain.token_ids) > len(known.token_ids):
-                longest[checkpoint.job_idx] = chain
+                longest[place] = chain
     return ShardProgress(
         finished=frozenset(finished),
-        generated={idx: chain for idx, chain in longest.items() if idx not in finished},
+        generated={at: chain for at, chain in longest.items() if at[0] not in finished},
         bells=tuple(bells),
     )
 

@@ -19,6 +19,7 @@ from gristmill.stores.keys import shard_key
 from gristmill.types import Shard, ShardPointer
 from gristmill.wire import decode_pointer, decode_shard
 from gristmill_worker.attempt import Attempt, new_attempt_id
+from gristmill_worker.choices import num_sequences, of_choice
 from gristmill_worker.engine.base import NOTHING, Engine, StepOutput
 from gristmill_worker.leases import LeaseKeeper
 from gristmill_worker.segments import SegmentWriter, read_shard_progress, ring
@@ -144,11 +145,13 @@ class Worker:
         writer = SegmentWriter(self._store, self._queue, shard.pointer, attempt_id)
         attempt = Attempt(attempt_id, shard, lease, writer, now=self._monotonic())
         for job_idx, job in enumerate(shard.jobs):
-            if job_idx not in progress.finished:
-                seq_id = attempt.start(job_idx)
+            if job_idx in progress.finished:
+                continue
+            for choice_idx in range(num_sequences(job)):
+                seq_id = attempt.start(job_idx, choice_idx)
                 self._attempt_of[seq_id] = attempt
-                resume = progress.generated.get(job_idx, NOTHING)
-                self._engine.add(seq_id, job, resume)
+                resume = progress.generated.get((job_idx, choice_idx), NOTHING)
+                self._engine.add(seq_id, of_choice(job, choice_idx), resume)
                 self._count(num_resumed_tokens=len(resume.token_ids))
         if attempt.is_done:
             self._finish(attempt)
@@ -164,7 +167,12 @@ class Worker:
     def _take(self, output: StepOutput) -> None:
         now = int(self._wall())
         for finished in output.finished:
-            self._attempt_of.pop(finished.seq_id).finish(finished, at=now)
+            attempt = self._attempt_of.pop(finished.seq_id, None)
+            if attempt is None:
+                continue  # its row has failed in this very step
+            for seq_id in attempt.finish(finished, at=now):
+                self._engine.cancel(seq_id)
+                del self._attempt_of[seq_id]
         self._count(
             num_prefill_tokens=output.num_prefill_tokens,
             num_generated_tokens=len(output.advanced),

@@ -43,6 +43,7 @@ class _Body(BaseModel):
     presence_penalty: _Penalty | None = None
     # Bounded, so that a logit times or over it is finite.
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
     seed: Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=_INT32_MAX)] | None = None
     stop: Annotated[tuple[str, ...], PlainValidator(stop_strings)] = ()
@@ -94,6 +95,7 @@ class _Body(BaseModel):
             include_stop_str_in_output=self.include_stop_str_in_output or False,
             ignore_eos=self.ignore_eos or False,
             logprobs=self.num_logprobs,
+            n=1 if self.n is None else self.n,
         )
 
 
@@ -118,6 +120,7 @@ class ChatBody(_Body):
 class CompletionBody(_Body):
     prompt: Annotated[str | tuple[int, ...], PlainValidator(prompt)]
     logprobs: _NumLogprobs | None = None
+    best_of: Annotated[int, Field(ge=0)] | None = None
 
     @property
     def output_limit(self) -> int | None:
@@ -145,6 +148,13 @@ def read_body(
         if not 0 <= token_id < vocab_size:
             raise _no_such_token(token_id, param="stop_token_ids", vocab_size=vocab_size)
     _check_min_tokens(fields)
+    if isinstance(fields, CompletionBody) and fields.best_of not in (None, fields.n or 1):
+        raise RowRefused(
+            f"`best_of` is {fields.best_of} and `n` is {fields.n or 1}: choosing among several "
+            "answers is not supported. Leave it out; `n` says how many answers you get.",
+            param="best_of",
+            code="unsupported_parameter",
+        )
     if isinstance(fields, ChatBody) and fields.top_logprobs and not fields.logprobs:
         raise RowRefused(
             "`top_logprobs` needs `logprobs` to be true. Set it, or leave both out.",

@@ -97,7 +97,7 @@ def _add(
         num_merged=report.num_merged + sum(len(job.rows) - 1 for job in window.jobs),
         prompt_tokens=report.prompt_tokens + window.prompt_tokens,
         max_output_tokens=report.max_output_tokens
-        + sum(len(job.rows) * job.params.max_tokens for job in window.jobs),
+        + sum(len(job.rows) * job.params.n * job.params.max_tokens for job in window.jobs),
         longest_prompt=max(report.longest_prompt, *(len(job.prompt_ids) for job in window.jobs), 0),
         refused=tuple(sorted(groups.values(), key=lambda group: group.first_line)),
     )

@@ -16,11 +16,9 @@ from gristmill.types import Endpoint
 _Neutral = Mapping[str, tuple[Any, ...]]
 
 _BOTH: _Neutral = {
-    "n": (1,),
     "length_penalty": (1, 1.0),
     "stream": (False,),
     "stream_options": (),
-    "best_of": (1,),
     "use_beam_search": (False,),
     "service_tier": ("auto", "default"),
     "store": (False,),
@@ -46,6 +44,7 @@ _BOTH: _Neutral = {
 
 _CHAT: _Neutral = {
     **_BOTH,
+    "best_of": (1,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
@@ -81,8 +80,6 @@ _NEUTRAL: Mapping[Endpoint, _Neutral] = {
 #: What to write instead, where there is something.
 _INSTEAD = {
     (Endpoint.COMPLETIONS, "max_completion_tokens"): "On this endpoint it is called `max_tokens`.",
-    (Endpoint.CHAT, "n"): "Write one line for each answer, each with a `seed` of its own.",
-    (Endpoint.COMPLETIONS, "n"): "Write one line for each answer, each with a `seed` of its own.",
 }
 
 

@@ -45,6 +45,11 @@ from gristmill.types import SamplingParams
         ("logit_bias", {"5": "1"}),
         ("logit_bias", [5]),
         ("n", 0),
+        ("n", 129),
+        ("n", True),
+        ("best_of", -1),
+        ("best_of", 2),
+        ("best_of", 0),
         ("max_tokens", 99999999999999999999),
         ("max_tokens", 0),
         ("max_tokens", -1),
@@ -140,6 +145,14 @@ def test_penalties_and_ends_arrive() -> None:
     assert found.has_penalties and not params(frequency_penalty=-0.0).has_penalties
 
 
+def test_n_answers_and_best_of_that_is_no_other_number() -> None:
+    assert params().n == params(n=None).n == params(best_of=1).n == 1
+    assert params(n=128).n == 128 and params(n=3, best_of=3).n == 3
+    assert chat_body(n=5).n == 5
+    assert refusal(completion_body, n=2, best_of=3).code == "unsupported_parameter"
+    assert refusal(completion_body, n=2, best_of=1).param == "best_of"
+
+
 def test_logprobs_are_asked_for_in_the_way_of_each_endpoint() -> None:
     assert (
         chat_body(logprobs=True).num_logprobs
@@ -211,7 +224,6 @@ def test_B51_on_completions_the_chat_name_is_refused_with_the_right_one() -> Non
         ("stream", True),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
-        ("n", 2),
         ("response_format", {"type": "json_object"}),
         ("functions", [{}]),
         ("reasoning_effort", "low"),
@@ -225,7 +237,7 @@ def test_B51_on_completions_the_chat_name_is_refused_with_the_right_one() -> Non
         ("chat_template_kwargs", {"a": 1}),
         ("guided_json", {}),
         ("guided_choice", ["a"]),
-        ("n", True),
+        ("best_of", 2),
         ("stream", 0),
     ],
 )
@@ -236,7 +248,7 @@ def test_B06_what_is_not_supported_yet_is_refused_by_name(field: str, value: obj
     assert field in str(error) and "not supported yet" in str(error)
 
 
-@pytest.mark.parametrize("field", ["echo", "suffix", "best_of"])
+@pytest.mark.parametrize("field", ["echo", "suffix"])
 def test_B06_what_completions_do_not_support_yet_is_refused_by_name(field: str) -> None:
     error = refusal(completion_body, **{field: 5})
 

@@ -59,12 +59,12 @@ def test_refused_rows_are_grouped_by_reason(check_lines: Any, chat: MakeLine) ->
         return chat(custom_id, messages=[*[user] * before, {**user, "name": "x"}])
 
     report = check_lines(
-        ["", chat("a", n=2), named("b", 0), chat("c"), named("d", 3), chat("e", n=3)]
+        ["", chat("a", store=True), named("b", 0), chat("c"), named("d", 3), chat("e", store=True)]
     )
 
     assert report.num_refused == 4 and report.num_rows == 5
     assert [(g.code, g.param, g.first_line, g.num_rows) for g in report.refused] == [
-        ("unsupported_parameter", "n", 2, 2),
+        ("unsupported_parameter", "store", 2, 2),
         ("unsupported_parameter", "messages[].name", 3, 2),
     ]
     assert "messages[0].name" in report.refused[1].message
@@ -81,7 +81,7 @@ def test_the_number_of_groups_is_bounded(check_lines: Any, chat: MakeLine) -> No
 
 
 def test_a_file_whose_rows_are_all_refused_has_a_report(check_lines: Any, chat: MakeLine) -> None:
-    report = check_lines([chat("a", n=2)])
+    report = check_lines([chat("a", store=True)])
 
     assert (report.num_rows, report.num_refused, report.longest_prompt) == (1, 1, 0)
 

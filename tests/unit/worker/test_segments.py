@@ -54,9 +54,9 @@ def test_checkpoints_are_deltas_and_the_first_begins_at_zero() -> None:
     store = MemoryStore()
     written = writer(store, "att-a")
 
-    written.write([], {0: some(3), 1: some(0)})
-    written.write([], {0: some(3), 1: some(2)})
-    written.write([make_result(JOBS[0], 0)], {1: some(6)})
+    written.write([], {(0, 0): some(3), (1, 0): some(0)})
+    written.write([], {(0, 0): some(3), (1, 0): some(2)})
+    written.write([make_result(JOBS[0], 0)], {(1, 0): some(6)})
 
     segments = [read_segment(store, bell) for bell in listed(store)]
     deltas = [
@@ -68,28 +68,28 @@ def test_checkpoints_are_deltas_and_the_first_begins_at_zero() -> None:
 
 def test_an_attempt_that_resumed_can_be_read_by_itself() -> None:
     store = MemoryStore()
-    writer(store, "att-a").write([], {2: some(5)})
+    writer(store, "att-a").write([], {(2, 0): some(5)})
     resumed = writer(store, "att-b")
-    resumed.write([], {2: some(7)})
+    resumed.write([], {(2, 0): some(7)})
     for key in [key for key in store.objects if "att-a" in key]:
         store.delete(key)
 
     progress = read_shard_progress(store, POINTER)
 
-    assert progress.generated == {2: some(7)}
+    assert progress.generated == {(2, 0): some(7)}
 
 
 def test_the_longest_checkpoint_of_all_attempts_is_taken() -> None:
     store = MemoryStore()
     first, second = writer(store, "att-a"), writer(store, "att-b")
-    first.write([], {0: some(2), 1: some(9), 3: some(4)})
-    second.write([], {0: some(5), 1: some(1)})
-    first.write([make_result(JOBS[3], 3)], {0: some(3), 1: some(9)})
+    first.write([], {(0, 0): some(2), (1, 0): some(9), (3, 0): some(4)})
+    second.write([], {(0, 0): some(5), (1, 0): some(1)})
+    first.write([make_result(JOBS[3], 3)], {(0, 0): some(3), (1, 0): some(9)})
 
     progress = read_shard_progress(store, POINTER)
 
     assert progress.finished == {3}
-    assert progress.generated == {0: some(5), 1: some(9)}
+    assert progress.generated == {(0, 0): some(5), (1, 0): some(9)}
     assert list(progress.bells) == listed(store)
 
 
@@ -101,7 +101,7 @@ def test_damage_costs_no_more_than_what_it_hit(data: st.DataObject) -> None:
     total = 0
     for num_new in lengths:
         total += num_new
-        written.write([], {0: some(total)})
+        written.write([], {(0, 0): some(total)})
     bells = listed(store)
     damaged = data.draw(st.integers(0, len(bells) - 1))
     key = segment_key(bells[damaged])
@@ -118,7 +118,7 @@ def test_damage_costs_no_more_than_what_it_hit(data: st.DataObject) -> None:
 
     # A gap ends the chain: what came before it stands, what follows cannot be put in place.
     kept = sum(lengths[:damaged])
-    assert progress.generated == ({0: some(kept)} if kept else {})
+    assert progress.generated == ({(0, 0): some(kept)} if kept else {})
     assert len(progress.bells) == len(bells) - 1
 
 

@@ -1,0 +1,69 @@
+"""Several answers to one Job: what the Engine computes for them, and their sum as one result.
+
+The Engine knows nothing of it: each Choice is a Sequence of its own with a seed of its own, and the
+prefix cache sees to it that their prompt is computed once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gristmill.types import Choice, Job, RowResult, Usage
+from gristmill_worker.engine.base import Finished
+
+
+def num_sequences(job: Job) -> int:
+    """How many Sequences a Job takes: greedy Choices are all equal, so one is enough for them."""
+    return 1 if job.params.greedy else job.params.n
+
+
+def of_choice(job: Job, choice_idx: int) -> Job:
+    """The Job of one Choice alone."""
+    seed = choice_seed(job.params.seed, choice_idx)
+    return replace(job, params=replace(job.params, n=1, seed=seed))
+
+
+def choice_seed(seed: int, choice_idx: int) -> int:
+    """64 bits that depend on the row's seed and the Choice alone; the first one has the row's."""
+    if choice_idx == 0:
+        return seed
+    digest = hashlib.sha256(f"choice {seed}/{choice_idx}".encode()).digest()
+    return int.from_bytes(digest[:8])
+
+
+def assemble(job_idx: int, job: Job, ended: Mapping[int, Finished], *, at: int) -> RowResult:
+    """The result of a Job whose Choices have all ended, or one of which has failed."""
+    error = next((end.error for end in ended.values() if end.error), None)
+    if error is not None:
+        return RowResult(job_idx, job.rows, error=error, finished_at=at)
+    ends = [ended[i] for i in range(num_sequences(job))]
+    copies = job.params.n // len(ends)
+    times = [end.generated.times_ms for end in ends if end.generated.times_ms]
+    num_gaps = sum(len(times_ms) - 1 for times_ms in times)
+    return RowResult(
+        job_idx=job_idx,
+        rows=job.rows,
+        usage=Usage(
+            ends[0].usage.prompt_tokens,
+            copies * sum(end.usage.completion_tokens for end in ends),
+            ends[0].usage.cached_tokens,
+        ),
+        choices=tuple(_choice(end) for end in ends) * copies,
+        finished_at=at,
+        ttft_s=min((times_ms[0] for times_ms in times), default=0) / 1000,
+        itl_s=sum(times_ms[-1] - times_ms[0] for times_ms in times) / 1000 / max(num_gaps, 1),
+    )
+
+
+def _choice(end: Finished) -> Choice:
+    assert end.finish_reason is not None, "an answer says why it ended"
+    return Choice(
+        tuple(end.generated.token_ids),
+        end.text,
+        end.finish_reason,
+        tuple(end.generated.logprobs),
+        tuple(end.text_offsets),
+        end.token_bytes,
+    )

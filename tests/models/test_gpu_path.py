@@ -178,7 +178,7 @@ def test_rows_of_similar_length_share_a_call_and_none_is_padded_more_than_twice(
 
 
 def test_portions_of_a_prefill_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gristmill_worker.attention.paged._MAX_CONTEXT_TOKENS", 20)
+    monkeypatch.setattr("gristmill_worker.attention.paged.MAX_GATHERED_TOKENS", 20)
     rules = AttentionRules(scale=0.3)
 
     for name in ("gather, sdpa", "gather, varlen"):

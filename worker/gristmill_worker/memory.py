@@ -1,8 +1,10 @@
-"""How much memory this machine, or the container around this process, still has."""
+"""How much memory this machine, the container around this process, or its GPU still has."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -23,3 +25,38 @@ def free_memory_bytes(cgroup: Path = _CGROUP) -> int:
             continue
         free = min(free, max(limit_bytes - used_bytes, 0))
     return free
+
+
+class DeviceMemory(Protocol):
+    """The memory of one GPU, as torch and other processes have left it."""
+
+    def free_bytes(self) -> int:
+        """What this process could still take."""
+
+    def peak_bytes(self, work: Callable[[], object]) -> int:
+        """What `work` takes at most, beside what was taken before."""
+
+
+class CudaMemory:
+    """See DeviceMemory. Asks the driver, which knows of other processes too."""
+
+    def __init__(self, device_index: int) -> None:
+        self._device = device_index
+
+    def free_bytes(self) -> int:
+        import torch
+
+        torch.cuda.empty_cache()  # else what torch keeps for later looks taken
+        free, _total = torch.cuda.mem_get_info(self._device)
+        return free
+
+    def peak_bytes(self, work: Callable[[], object]) -> int:
+        import torch
+
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_reserved(self._device)
+        work()
+        torch.cuda.synchronize(self._device)
+        # Reserved, not allocated: gaps between tensors are taken as well.
+        return torch.cuda.max_memory_reserved(self._device) - before

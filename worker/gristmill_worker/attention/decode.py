@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from gristmill_worker.attention.base import AttentionRules, LayerCache
-from gristmill_worker.attention.slots import read
+from gristmill_worker.attention.slots import MAX_GATHERED_TOKENS, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,6 @@ class GatherDecode:
     With `by_length=False` all rows are taken as long as the block tables are wide. That is slow,
     and it depends on nothing that the CPU would have to know.
     """
-
-    #: Tokens of context that are copied at once, so that the copies stay small beside the cache.
-    _MAX_GATHERED_TOKENS = 1 << 16
 
     def __init__(self, *, by_length: bool = True) -> None:
         self.supports_graphs = not by_length
@@ -87,7 +84,7 @@ class GatherDecode:
         for row in order:
             length = context_lens[row]
             members, width = groups[-1] if groups else ([], 0)
-            is_full = (len(members) + 1) * width > self._MAX_GATHERED_TOKENS
+            is_full = (len(members) + 1) * width > MAX_GATHERED_TOKENS
             if not members or is_full or 2 * length < width:
                 groups.append(([row], length))
             else:

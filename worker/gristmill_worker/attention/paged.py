@@ -13,10 +13,7 @@ from gristmill_worker.attention.base import AttentionMetadata, AttentionRules, L
 from gristmill_worker.attention.decode import Decode, DecodeRows
 from gristmill_worker.attention.prefill import Prefill, PrefillRows, make_prefill_rows
 from gristmill_worker.attention.reference import ReferenceAttention
-from gristmill_worker.attention.slots import write
-
-#: Tokens of context that one prefill call takes, so that what it copies stays small.
-_MAX_CONTEXT_TOKENS = 1 << 17
+from gristmill_worker.attention.slots import MAX_GATHERED_TOKENS, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +116,7 @@ def _portions(spans: list[list[int]]) -> list[list[int]]:
             continue
         if not portions or context_len > room:
             portions.append([])
-            room = _MAX_CONTEXT_TOKENS
+            room = MAX_GATHERED_TOKENS
         portions[-1].append(n)
         room -= context_len
     return portions

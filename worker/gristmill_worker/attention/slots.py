@@ -6,6 +6,10 @@ import torch
 
 from gristmill_worker.attention.base import LayerCache
 
+#: Tokens of context that one call copies, unless a single Sequence is longer: copies are counted
+#: in when memory is shared out, and stay small beside the cache.
+MAX_GATHERED_TOKENS = 1 << 16
+
 
 def is_token_major(cache: LayerCache) -> bool:
     """Whether the keys of a token lie side by side, and the slots one behind the other."""

@@ -28,10 +28,13 @@ class WorkerConfig:
     cache_dir: Path
     #: Prompt plus output of one row at most, in tokens; the Engine may know a lower limit.
     max_model_len: int
+    #: "cpu" or "cuda"; the dtype is the pin's.
+    device: str = "cpu"
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     block_size: int = 16
-    kv_memory_fraction: float = 0.5
+    #: None leaves it to the Worker, which knows what else needs memory.
+    kv_memory_fraction: float | None = None
     #: None leaves the number of CPU threads as it is.
     num_threads: int | None = None
     lane: str = BULK_LANE
@@ -76,6 +79,23 @@ def find_worker() -> BuildWorker:
     """What loads a model and makes a Worker. Raises UsageError without the compute side."""
     build: BuildWorker = _load("worker")
     return build
+
+
+def find_device(wanted: str) -> str:
+    """ "cpu" or "cuda", from the setting `device`. Without the compute side there is no GPU."""
+    if wanted != "auto":
+        return wanted
+    if not entry_points(group=_GROUP, name="device"):
+        return "cpu"
+    device: str = _load("device")()
+    return device
+
+
+def find_dtype(wanted: str, device: str) -> str:
+    """The dtype of a ModelPin, from the setting `dtype`: what is fast and exact on the device."""
+    if wanted != "auto":
+        return wanted
+    return "float32" if device == "cpu" else "bfloat16"
 
 
 def convert_gguf(gguf: Path, folder: Path) -> None:

@@ -6,6 +6,7 @@ Nothing else reads the environment. The README has a row for each field (a test 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -49,13 +50,23 @@ class Settings(BaseSettings):
     )
 
     # Engine
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where the model runs; auto takes a GPU if there is one."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="The numbers of the model; auto is float32 on a CPU, bfloat16 on a GPU."
+    )
     max_num_seqs: int = Field(64, ge=1, description="Most Sequences computed in one step.")
     max_num_batched_tokens: int = Field(
         512, ge=16, description="Most tokens computed in one step, prefill and decode together."
     )
     block_size: int = Field(16, ge=1, description="Tokens in one Block of the KV cache.")
-    kv_memory_fraction: float = Field(
-        0.5, gt=0, lt=1, description="Share of the free memory that the KV cache may take."
+    kv_memory_fraction: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Share of the free memory that the KV cache may take; default: 0.5 of main "
+        "memory, 0.9 of what the largest step leaves of a GPU's.",
     )
     max_model_len: int | None = Field(
         None, ge=1, description="Longest prompt plus output in tokens; default: the model's own."

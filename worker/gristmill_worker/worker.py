@@ -247,12 +247,16 @@ def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:
     import torch
 
     from gristmill_worker.build import build_engine
+    from gristmill_worker.device import describe_device
     from gristmill_worker.models.loader import load_model
 
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     loaded = load_model(
-        config.model_path, dtype=config.pin.dtype, max_model_len=config.max_model_len
+        config.model_path,
+        dtype=config.pin.dtype,
+        device=config.device,
+        max_model_len=config.max_model_len,
     )
     engine = build_engine(
         loaded,
@@ -266,7 +270,7 @@ def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:
     equipment = (
         f"{engine.max_num_seqs} rows at once; KV cache of {kv_tokens:,} tokens "
         f"({kv_tokens * loaded.kv_bytes_per_token / 2**30:.1f} GiB); {engine.max_model_len:,} "
-        f"tokens a row at most; {torch.get_num_threads()} threads"
+        f"tokens a row at most; {config.pin.dtype} on {describe_device(config.device)}"
     )
     log.info("engine ready model=%s: %s", config.pin.name, equipment)
     return Worker(engine, queue, store, config, equipment=equipment)

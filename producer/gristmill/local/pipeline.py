@@ -12,6 +12,8 @@ from gristmill.compute import (
     WorkerConfig,
     WorkerStats,
     convert_gguf,
+    find_device,
+    find_dtype,
     find_worker,
 )
 from gristmill.control.accept import accept_unheard, take_bells
@@ -51,10 +53,12 @@ def run(
     Raises UsageError (the work folder is in use, the input is missing), WorkFolderMismatch and
     whatever loading the model raises. A file that fails validation is a Summary with `errors`.
     """
+    device = find_device(config.settings.device)
     model = find_model(
         config.model_name,
         settings=config.settings,
         revision=config.revision,
+        dtype=find_dtype(config.settings.dtype, device),
         convert_gguf=convert_gguf,
         served_names=config.served_names,
     )
@@ -62,7 +66,13 @@ def run(
     input_file = InputFile(config.input_path)
     with WorkFolder(config.work_dir) as folder:
         run = _Run(
-            config, folder, input_file, model, on_progress=on_progress, should_stop=should_stop
+            config,
+            folder,
+            input_file,
+            model,
+            device=device,
+            on_progress=on_progress,
+            should_stop=should_stop,
         )
         has_ended = run.read() and run.answer(build_worker) and run.write()
         summary = run.summary(has_ended=has_ended)
@@ -81,12 +91,14 @@ class _Run:
         input_file: InputFile,
         model: Model,
         *,
+        device: str,
         on_progress: Callable[[Progress], None],
         should_stop: Callable[[], bool],
     ) -> None:
         self._began = time.monotonic()
         self._config = config
         self._model = model
+        self._device = device
         self._on_progress = on_progress
         self._should_stop = should_stop
         settings = config.settings
@@ -162,7 +174,7 @@ class _Run:
             return True
         self._report("loading")
         worker = build_worker(
-            _worker_config(self._config.settings, self._model),
+            _worker_config(self._config.settings, self._model, self._device),
             self._control.queue,
             self._control.store,
         )
@@ -268,12 +280,13 @@ class _Run:
         )
 
 
-def _worker_config(settings: Settings, model: Model) -> WorkerConfig:
+def _worker_config(settings: Settings, model: Model, device: str) -> WorkerConfig:
     return WorkerConfig(
         model_path=model.path,
         pin=model.pin,
         cache_dir=settings.cache_dir,
         max_model_len=model.max_model_len,
+        device=device,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         block_size=settings.block_size,

@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from gristmill.errors import ModelUnsupported
+from gristmill.errors import ModelUnsupported, UsageError
 from gristmill_worker.models.hook import ATTENTION
 from gristmill_worker.models.linear import can_pack
 from gristmill_worker.models.packed_weight import pack_model
@@ -62,8 +62,14 @@ def load_model(
 ) -> LoadedModel:
     """Load a folder of config.json, tokenizer.json and *.safetensors.
 
-    `max_model_len` is capped by the positions that the model knows. Raises ModelUnsupported.
+    `max_model_len` is capped by the positions that the model knows. Raises ModelUnsupported, and
+    UsageError where there is no such device.
     """
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "The model shall run on a GPU, and this torch sees none. Install a driver and a torch "
+            "built for it, or set GRISTMILL_DEVICE=cpu."
+        )
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a local folder never needs the hub
     config = _config(path)
     model_class = _model_class(config)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from pydantic_core import ErrorDetails
 
 from gristmill.errors import RowRefused
+from gristmill.requests.chat_template import ChatOptions
 from gristmill.requests.fields import Message, message, prompt, stop_strings, token_ids
 from gristmill.requests.unsupported import refuse_unsupported
 from gristmill.types import Endpoint, SamplingParams
@@ -104,6 +105,16 @@ class ChatBody(_Body):
     max_completion_tokens: Annotated[int, Field(ge=1, le=_INT32_MAX)] | None = None
     logprobs: bool | None = None
     top_logprobs: _NumLogprobs | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def options(self) -> ChatOptions:
+        """How the conversation is rendered."""
+        continues = self.continue_final_message or False
+        begins = not continues if self.add_generation_prompt is None else self.add_generation_prompt
+        return ChatOptions(begins, continues, self.chat_template_kwargs or {})
 
     @property
     def output_limit(self) -> int | None:
@@ -148,24 +159,43 @@ def read_body(
         if not 0 <= token_id < vocab_size:
             raise _no_such_token(token_id, param="stop_token_ids", vocab_size=vocab_size)
     _check_min_tokens(fields)
-    if isinstance(fields, CompletionBody) and fields.best_of not in (None, fields.n or 1):
+    if isinstance(fields, ChatBody):
+        _check_chat(fields)
+        return fields
+    if fields.best_of not in (None, fields.n or 1):
         raise RowRefused(
             f"`best_of` is {fields.best_of} and `n` is {fields.n or 1}: choosing among several "
             "answers is not supported. Leave it out; `n` says how many answers you get.",
             param="best_of",
             code="unsupported_parameter",
         )
-    if isinstance(fields, ChatBody) and fields.top_logprobs and not fields.logprobs:
+    if type(fields.prompt) is tuple:
+        for token_id in fields.prompt:
+            if not 0 <= token_id < vocab_size:
+                raise _no_such_token(token_id, param="prompt", vocab_size=vocab_size)
+    return fields
+
+
+def _check_chat(fields: ChatBody) -> None:
+    """Parameters that do not go together."""
+    if fields.top_logprobs and not fields.logprobs:
         raise RowRefused(
             "`top_logprobs` needs `logprobs` to be true. Set it, or leave both out.",
             param="top_logprobs",
             code="invalid_value",
         )
-    if isinstance(fields, CompletionBody) and type(fields.prompt) is tuple:
-        for token_id in fields.prompt:
-            if not 0 <= token_id < vocab_size:
-                raise _no_such_token(token_id, param="prompt", vocab_size=vocab_size)
-    return fields
+    if not fields.continue_final_message:
+        return
+    if fields.add_generation_prompt:
+        problem = "does not go with `add_generation_prompt`: the last message is continued, or a "
+        problem += "new one is begun. Set one of them to false."
+    elif fields.messages[-1]["role"] != "assistant":
+        problem = "needs a last message of the role `assistant`. Leave it out for a new turn."
+    else:
+        return
+    raise RowRefused(
+        f"`continue_final_message` {problem}", param="continue_final_message", code="invalid_value"
+    )
 
 
 def _check_min_tokens(fields: ChatBody | CompletionBody) -> None:

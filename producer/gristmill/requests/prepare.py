@@ -75,7 +75,7 @@ def _draft(stretch: Stretch, *, model: Model, tokeniser: Tokeniser) -> Draft:
 
 def _prompt(body: ChatBody | CompletionBody, tokeniser: Tokeniser) -> Text | tuple[int, ...]:
     if isinstance(body, ChatBody):
-        return tokeniser.chat(body.messages)
+        return tokeniser.chat(body.messages, body.options)
     if isinstance(body.prompt, str):
         return Text(body.prompt, Reading.RAW)
     return body.prompt

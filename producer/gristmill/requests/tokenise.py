@@ -2,20 +2,23 @@
 
 One BOS at most: a chat template writes it itself if the model wants one, a raw prompt gets what
 the tokenizer adds, and not twice. In a raw prompt control tokens are parsed; in chat messages they
-are text (control_tokens.py). A conversation always gets a new turn of the assistant, also when it
-ends with one.
+are text (control_tokens.py). A conversation gets a new turn of the assistant, also when it ends
+with one, unless its options say otherwise.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from functools import cached_property
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import ModelUnsupported, RowRefused, UsageError
 from gristmill.models import Model
+from gristmill.requests.chat_template import ChatOptions, variables_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 #: Characters handed to the Rust side at once: enough for all cores, and its results, about a
 #: hundred bytes for each token, stay small.
 _MAX_CHARS_AT_ONCE = 1 << 20
+_NEW_TURN = ChatOptions()
 
 
 class Reading(Enum):
@@ -92,12 +96,28 @@ class Tokeniser:
         if isinstance(loaded.bos_token, str) and isinstance(loaded.bos_token_id, int):
             self._bos = (loaded.bos_token, loaded.bos_token_id)
 
-    def chat(self, messages: Sequence[Message]) -> Text:
+    @cached_property
+    def _template_variables(self) -> frozenset[str]:
+        template = self._templates.get_chat_template()
+        # What has a meaning of its own to transformers never reaches the template.
+        taken = {*signature(self._templates.apply_chat_template).parameters}
+        taken -= {"add_generation_prompt"}
+        return variables_of(template, given={*self._templates.special_tokens_map, *taken})
+
+    def chat(self, messages: Sequence[Message], options: ChatOptions = _NEW_TURN) -> Text:
         """Renders a conversation. Raises RowRefused when the template objects to it.
 
         The role `developer` is `system` under a newer name; templates know the older one.
         """
-        spelled = any(self._control.spelled_in(message["content"]) for message in messages)
+        if options != _NEW_TURN:
+            self._check(options)
+        spelled = any(
+            self._control.spelled_in(text)
+            for text in (
+                *(message["content"] for message in messages),
+                *_strings(options.template_kwargs),
+            )
+        )
         conversation = [
             {
                 "role": "system" if message["role"] == "developer" else message["role"],
@@ -109,15 +129,37 @@ class Tokeniser:
         ]
         try:
             rendered: str = self._templates.apply_chat_template(
-                conversation, tokenize=False, add_generation_prompt=True
+                conversation,
+                tokenize=False,
+                add_generation_prompt=options.add_generation_prompt,
+                continue_final_message=options.continue_final_message,
+                **(self._guarded(options.template_kwargs) if spelled else options.template_kwargs),
             )
         except self._template_errors as error:
             raise RowRefused(
-                f"The model's chat template objects to these messages: {error}", param="messages"
+                f"The model's chat template objects to these messages: {str(error)[:300]}",
+                param="messages",
             ) from error
         if spelled:
             return Text(self._control.seal(rendered), Reading.SEALED)
         return Text(rendered, Reading.CHAT)
+
+    def _check(self, options: ChatOptions) -> None:
+        try:
+            names = self._template_variables
+        except self._template_errors as error:
+            raise RowRefused(
+                f"The model's chat template cannot be read: {error}", param="messages"
+            ) from error
+        options.check(names)
+
+    def _guarded(self, value: Any) -> Any:
+        """A JSON value whose strings, keys aside, spell no control token."""
+        if isinstance(value, str):
+            return self._control.guard(value)
+        if isinstance(value, Mapping):
+            return {key: self._guarded(item) for key, item in value.items()}
+        return [self._guarded(item) for item in value] if isinstance(value, list) else value
 
     def encode(self, texts: Sequence[Text]) -> list[list[int]]:
         """Token ids of each text, computed on all cores without holding the interpreter."""
@@ -146,6 +188,18 @@ class Tokeniser:
             if self._sealed is None:
                 self._sealed = self._control.sealed_tokenizer()
             return self._sealed
+
+
+def _strings(value: Any) -> Iterable[str]:
+    """All strings in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
 
 
 def _groups(chosen: Iterable[int], texts: Sequence[Text]) -> Iterable[list[int]]:

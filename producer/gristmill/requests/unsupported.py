@@ -56,11 +56,8 @@ _CHAT: _Neutral = {
     "audio": (),
     "prediction": (),
     "web_search_options": (),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
     "add_special_tokens": (False,),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
     "documents": ([],),
     "mm_processor_kwargs": ({},),
 }

@@ -6,6 +6,7 @@ import pytest
 from body import USER, VOCAB_SIZE, chat_body, completion_body, refusal
 
 from gristmill.requests.bodies import CompletionBody
+from gristmill.requests.chat_template import ChatOptions
 
 
 def test_messages_are_texts_with_a_role() -> None:
@@ -41,6 +42,35 @@ def test_a_bad_message_is_named_by_its_place(messages: object, param: str, code:
     error = refusal(chat_body, messages=messages)
 
     assert (error.param, error.code) == (param, code)
+
+
+def test_options_of_a_chat() -> None:
+    ends_with_assistant = [*USER, {"role": "assistant", "content": "a"}]
+
+    assert chat_body().options == ChatOptions()
+    assert chat_body(add_generation_prompt=True).options == ChatOptions()
+    assert not chat_body(add_generation_prompt=False).options.add_generation_prompt
+    for begins in (None, False):
+        options = chat_body(
+            messages=ends_with_assistant, continue_final_message=True, add_generation_prompt=begins
+        ).options
+        assert options == ChatOptions(False, True)
+    assert chat_body(chat_template_kwargs={"a": [1]}).options.template_kwargs == {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        ({"continue_final_message": True}, "continue_final_message"),  # the last one is the user's
+        ({"continue_final_message": 1}, "continue_final_message"),
+        ({"add_generation_prompt": "no"}, "add_generation_prompt"),
+        ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": "a"}, "chat_template_kwargs"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(fields: dict[str, object], param: str) -> None:
+    assert refusal(chat_body, **fields).param == param
 
 
 @pytest.mark.parametrize(

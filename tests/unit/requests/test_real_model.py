@@ -78,6 +78,9 @@ def test_B13_a_chat_that_ends_with_the_assistant_gets_a_new_turn(
     ids = read_jobs(chat("a", messages=messages))["a"].prompt_ids
 
     assert ids[-8:] == (504, 2988, 314, 2, 198, 1, 520, 9531, 198)[-8:]
+    continued = chat("b", messages=messages, continue_final_message=True)
+    assert read_jobs(continued)["b"].prompt_ids == ids[:-6]
+    assert ids[:-6][-3:] == (504, 2988, 314)
 
 
 def test_B15_the_prompt_of_9000_tokens_is_refused(read: Any, model: Model, completion: Any) -> None:

@@ -57,7 +57,7 @@ def test_the_examples_are_many_and_varied():
     assert len({row["custom_id"] for row in read_lines(EXAMPLES)}) == len(bodies)
     assert {name for body in bodies for name in body} >= {
         *("max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p"),
-        *("seed", "stop", "logit_bias"),
+        *("seed", "stop", "logit_bias", "n", "logprobs", "frequency_penalty", "min_tokens"),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gristmill.control.choices import chat_choice, completion_choice
@@ -43,6 +43,7 @@ class LineWriter:
                 "itl_ms": round(result.itl_s * 1000, 1),
                 "seed": params.seed,
                 "model_revision": self.model.revision,
+                "params": _params(params),
             },
         }
         return self._line(row, response=self._response(row, 200, body), error=None)
@@ -89,6 +90,14 @@ def derived_id(prefix: str, *parts: str) -> str:
     """`prefix` and 24 hex digits that depend on nothing but prefix and parts."""
     digest = hashlib.sha256("\0".join((prefix, *parts)).encode())
     return prefix + digest.hexdigest()[:24]
+
+
+def _params(params: SamplingParams) -> dict[str, Any]:
+    """Every parameter as it was in effect, defaults too; the seed stands beside them."""
+    effective = asdict(params)
+    del effective["seed"]
+    effective["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias}
+    return effective
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

@@ -30,7 +30,7 @@ RESULT = RowResult(
     ttft_s=0.25,
     itl_s=0.0125,
 )
-PARAMS = SamplingParams(max_tokens=3, seed=2**63 + 1)
+PARAMS = SamplingParams(max_tokens=3, seed=2**63 + 1, logit_bias=((5, -1.5),), stop=("x",))
 
 
 def test_a_chat_answer_has_every_key_of_the_api() -> None:
@@ -70,6 +70,24 @@ def test_a_chat_answer_has_every_key_of_the_api() -> None:
             "itl_ms": 12.5,
             "seed": 2**63 + 1,
             "model_revision": "0123456789abcdef",
+            "params": {
+                "max_tokens": 3,
+                "temperature": 1.0,
+                "top_p": 1.0,
+                "top_k": 0,
+                "min_p": 0.0,
+                "frequency_penalty": 0.0,
+                "presence_penalty": 0.0,
+                "repetition_penalty": 1.0,
+                "logit_bias": {"5": -1.5},
+                "min_tokens": 0,
+                "stop": ["x"],
+                "stop_token_ids": [],
+                "include_stop_str_in_output": False,
+                "ignore_eos": False,
+                "logprobs": None,
+                "n": 1,
+            },
         },
     }
 

@@ -139,11 +139,11 @@ def _tensors(batch: ForwardBatch) -> tuple[torch.Tensor, ...]:
 def cuda_capture() -> Capture:
     """Captures CUDA graphs that share one pool of memory, since only one of them runs at a time."""
     pool = torch.cuda.graph_pool_handle()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def capture(step: Callable[[], None]) -> Callable[[], None]:
         # Outside of a graph first: libraries set themselves up and kernels are compiled, and
         # neither may happen while a graph is captured.
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             step()

@@ -111,7 +111,7 @@ def test_refused_rows_get_an_error_line_and_the_run_ends_in_4(gristmill):
             chat_line("good", "Hello", max_tokens=4),
             chat_line("hot", "Hello", temperature=9),
             chat_line("long", "word " * 2000, max_tokens=4),
-            chat_line("later", "Hello", logprobs=True),
+            chat_line("later", "Hello", response_format={"type": "json_object"}),
         ]
     )
 

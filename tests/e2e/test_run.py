@@ -125,7 +125,7 @@ def test_refused_rows_get_an_error_line_and_the_run_ends_in_4(gristmill):
         assert row["response"]["status_code"] == 400
         assert set(row["response"]["body"]["error"]) >= {"message", "type", "param", "code"}
     assert errors["hot"]["response"]["body"]["error"]["param"] == "temperature"
-    assert errors["later"]["response"]["body"]["error"]["param"] == "logprobs"
+    assert errors["later"]["response"]["body"]["error"]["param"] == "response_format"
     assert "bad.jsonl" in done.stdout
 
 

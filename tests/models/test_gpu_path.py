@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import logging
 import os
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from drive import make_engine, run
+from fake_varlen import varlen_attn
 from tiny import ARCHITECTURES, greedy_alone, greedy_job, prompts
 
 from gristmill_worker.attention.base import AttentionMetadata, AttentionRules, LayerCache
@@ -41,51 +41,6 @@ RULES: dict[str, dict[str, Any]] = {
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 #: New tokens of four Sequences in each step: all new, mixed, decode alone, chunks, decode alone.
 STEPS = [(1, 30, 17, 5), (1, 1, 20, 9), (1, 1, 1, 1), (33, 1, 2, 1), (1, 1, 1, 1)]
-
-
-def varlen_attn(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    cu_seq_q: torch.Tensor,
-    cu_seq_k: torch.Tensor | None,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None = None,
-    window_size: tuple[int, int] = (-1, -1),
-    enable_gqa: bool = False,
-    seqused_k: torch.Tensor | None = None,
-    block_table: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """What flash attention does, as its documentation has it: aligned to the last key, the window
-    counted without the query's own key."""
-    assert all(t.is_contiguous() for t in (query, key, value)) and enable_gqa
-    assert cu_seq_q.dtype is torch.int32 and query.dtype in (torch.bfloat16, torch.float16)
-    outputs = []
-    for n, (begin, end) in enumerate(itertools.pairwise(cu_seq_q.tolist())):
-        assert end - begin <= max_q
-        if block_table is not None:
-            assert seqused_k is not None and block_table.dtype is torch.int32
-            used = int(seqused_k[n])
-            k, v = (t[block_table[n].long()].flatten(0, 1)[:used] for t in (key, value))
-        else:
-            assert cu_seq_k is not None
-            k, v = (t[int(cu_seq_k[n]) : int(cu_seq_k[n + 1])] for t in (key, value))
-        assert len(k) <= max_k
-        query_pos = torch.arange(end - begin)[:, None] + len(k) - (end - begin)
-        key_pos = torch.arange(len(k))
-        mask = key_pos <= query_pos + window_size[1]
-        if window_size[0] >= 0:
-            mask &= key_pos >= query_pos - window_size[0]
-        out = torch.nn.functional.scaled_dot_product_attention(
-            *(t.float().transpose(0, 1)[None] for t in (query[begin:end], k, v)),
-            attn_mask=mask,
-            scale=scale,
-            enable_gqa=True,
-        )
-        outputs.append(out[0].transpose(0, 1).to(query.dtype))
-    return torch.cat(outputs)
 
 
 BACKENDS = {

@@ -97,7 +97,7 @@ def choose_paged(
                 )
             if reason is None:
                 return name
-            log.warning("attention passed over name=%s reason=%s", name, reason)
+            log.info("attention passed over name=%s reason=%s", name, reason)
         return None
 
     neither = _ToReference()

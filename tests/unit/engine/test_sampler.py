@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.types import SamplingParams
+from gristmill_worker.engine.likeliest import likeliest
 from gristmill_worker.engine.penalties import TokenCounts
 from gristmill_worker.engine.sampler import SamplingRow, Unsampled, sample, uniform
 
@@ -194,3 +195,24 @@ def test_equally_likely_tokens_beyond_the_candidates_stay_together() -> None:
 
 def test_no_rows_need_no_draw() -> None:
     assert sample(torch.empty(0, VOCAB_SIZE), []) == []
+
+
+@given(
+    num_rows=st.integers(1, 5),
+    vocab_size=st.integers(1, 3000),
+    num=st.integers(1, 300),
+    seed=st.integers(0, 99),
+    distinct=st.sampled_from([5, 10**6]),
+)
+def test_the_likeliest_are_those_of_topk(
+    num_rows: int, vocab_size: int, num: int, seed: int, distinct: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(distinct, (num_rows, vocab_size), generator=generator).float()
+    num = min(num, vocab_size)
+
+    values, ids = likeliest(logits, num)
+
+    assert values.equal(logits.topk(num, dim=-1).values)
+    assert logits.gather(-1, ids).equal(values)
+    assert all(len(set(row)) == num for row in ids.tolist())

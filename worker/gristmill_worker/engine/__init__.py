@@ -9,7 +9,7 @@ forward_batch   the packed tensors of one step
 model_runner    runs them through the model
 step_graph      the same for decode alone, held as CUDA graphs
 kv_cache        the tensors behind the slots
-sampler         picks tokens: penalties, draw
+sampler         picks tokens: penalties, draw (limits and noise), likeliest (the largest logits)
 decoding        what is kept of a row beside its ids: how it is sampled, when it ends
 logprobs        log-probabilities for the rows that ask
 detokenizer     text from token ids, stop strings

@@ -7,32 +7,56 @@ tokens only, and at more of them only if these do not suffice.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from gristmill.types import SamplingParams
+from gristmill_worker.engine.likeliest import likeliest
 
 #: How many of the likeliest tokens are looked at for the limits, in turn; then all of them.
-_NUM_CANDIDATES = (256, 4096)
+_NUM_CANDIDATES = (64, 512, 4096)
 #: Below this a temperature is as good as zero, and dividing by it would overflow.
 _LOWEST_TEMPERATURE = 1e-6
-#: Rows at a time on a CPU, so that their vocabularies stay in its caches.
-_ROWS_AT_ONCE = 4
+#: Numbers that are worked on at once: on a CPU few enough for its caches, and many enough that
+#: threads seldom wait for each other; on a GPU few enough for its memory (each takes up to 70
+#: bytes).
+_NUMBERS_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 22}
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One token is to be drawn from row `row_idx` of the logits; `uniform`, in [0, 1), decides."""
+
+    row_idx: int
+    params: SamplingParams
+    uniform: float
+
+    @property
+    def is_limited(self) -> bool:
+        return self.params.top_k > 0 or self.params.top_p < 1.0 or self.params.min_p > 0
 
 
 def draw(
     logits: torch.Tensor,  # [S, V] float32
-    params: Sequence[SamplingParams],
-    uniforms: Sequence[float],
+    draws: Sequence[Draw],
 ) -> list[int]:
-    """One token id for each row; uniforms[i], in [0, 1), decides about row i."""
-    token_ids: list[int] = []
-    at_once = _ROWS_AT_ONCE if logits.device.type == "cpu" else max(1, len(params))
-    for begin in range(0, len(params), at_once):
-        end = begin + at_once
-        token_ids += _draw(logits[begin:end], params[begin:end], uniforms[begin:end])
-    return token_ids
+    """One token id for each of `draws`."""
+    vocab_size = logits.shape[-1]
+    drawn: dict[int, int] = {}
+    for some in _groups([d for d in draws if not d.is_limited], vocab_size, logits):
+        weights = _weights(_rows(logits, some), some)
+        drawn |= zip((d.row_idx for d in some), _invert(weights, some), strict=True)
+    limited = [d for d in draws if d.is_limited]
+    for num in (*_NUM_CANDIDATES, vocab_size):
+        # The logits themselves are only read; what is worked on are the candidates.
+        for some in _groups(limited, num, logits):
+            found = _draw_limited(logits, some, num)
+            drawn |= {row_idx: token for row_idx, token in found.items() if token is not None}
+        limited = [d for d in limited if d.row_idx not in drawn]
+    assert not limited, "all tokens of the vocabulary suffice"
+    return [drawn[d.row_idx] for d in draws]
 
 
 def uniform(seed: int, num_generated: int) -> float:
@@ -42,66 +66,63 @@ def uniform(seed: int, num_generated: int) -> float:
     return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
 
 
-def _draw(
-    logits: torch.Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]
-) -> list[int]:
-    temperatures = _column([max(p.temperature, _LOWEST_TEMPERATURE) for p in params], logits)
-    scaled = (logits - logits.amax(dim=-1, keepdim=True)) / temperatures.to(logits.dtype)
-    limited = [i for i, p in enumerate(params) if p.top_k > 0 or p.top_p < 1.0 or p.min_p > 0]
-    free = [i for i in range(len(params)) if i not in limited]
-    token_ids = [0] * len(params)
-    if free:
-        weights = _rows(scaled, free).double().exp()  # the largest is 1, so nothing overflows
-        for i, place in zip(free, _invert(weights, [uniforms[i] for i in free]), strict=True):
-            token_ids[i] = place
-    for num in (*_NUM_CANDIDATES, logits.shape[-1]):
-        if not limited:
-            break
-        some = [params[i] for i in limited]
-        drawn = _draw_limited(_rows(scaled, limited), some, [uniforms[i] for i in limited], num)
-        for i, token_id in zip(limited, drawn, strict=True):
-            token_ids[i] = -1 if token_id is None else token_id
-        limited = [i for i in limited if token_ids[i] < 0]
-    assert not limited, "all tokens of the vocabulary suffice"
-    return token_ids
+def _weights(
+    logits: torch.Tensor,  # [S, W], among them the largest of each row
+    draws: Sequence[Draw],
+) -> torch.Tensor:  # [S, W] float64
+    """exp(logit / temperature), up to a factor: the likeliest token has 1, so nothing overflows."""
+    temperatures = [max(d.params.temperature, _LOWEST_TEMPERATURE) for d in draws]
+    scaled = logits - logits.amax(dim=-1, keepdim=True)
+    scaled /= _column(temperatures, logits).to(logits.dtype)
+    return scaled.double().exp_()
 
 
 def _draw_limited(
-    scaled: torch.Tensor,  # [S, V] logits over temperature, the largest is 0
-    params: Sequence[SamplingParams],
-    uniforms: Sequence[float],
-    num_candidates: int,
-) -> list[int | None]:
+    logits: torch.Tensor, draws: Sequence[Draw], num_candidates: int
+) -> dict[int, int | None]:
     """None for a row whose limits may keep more tokens than the `num_candidates` likeliest.
 
     top_k keeps the k likeliest tokens; top_p the fewest of those whose probabilities (after top_k)
     add up to at least top_p, the likeliest one always; min_p those that have at least min_p of the
     likeliest one's probability. Tokens that are equally likely stay or go together.
     """
-    vocab_size = scaled.shape[-1]
+    vocab_size = logits.shape[-1]
+    params = [d.params for d in draws]
     num = min(vocab_size, max(num_candidates, *(p.top_k + 1 for p in params)))
-    candidates, token_ids = scaled.topk(num, dim=-1)  # largest first
-    weights = candidates.double().exp()
-    within_k = _kept_by_top_k(params, num, scaled.device)
+    candidates, token_ids = likeliest(_rows(logits, draws), num)
+    weights = _weights(candidates, draws)
+    within_k = _kept_by_top_k(params, num, logits.device)
     cumulative = (weights * within_k).cumsum(dim=-1)
-    mass = cumulative[:, -1:].clone()
-    # The mass of the whole vocabulary, where top_p asks for a share of it.
-    whole = [i for i, p in enumerate(params) if p.top_p < 1.0 and p.top_k == 0]
-    if whole:
-        mass[whole] = _rows(scaled, whole).double().exp().sum(dim=-1, keepdim=True)
-    share = _column([p.top_p if p.top_p < 1.0 else float("inf") for p in params], scaled)
+    mass = _mass_of_all(logits, draws, otherwise=cumulative[:, -1:])
+    share = _column([p.top_p if p.top_p < 1.0 else float("inf") for p in params], logits)
     within_p = torch.ones_like(within_k)
     within_p[:, 1:] = cumulative[:, :-1] < share * mass
     last = (within_k & within_p).sum(dim=-1, keepdim=True) - 1
     kept = candidates >= candidates.gather(-1, last)
-    kept &= weights >= _column([p.min_p for p in params], scaled)
+    kept &= weights >= _column([p.min_p for p in params], logits)
     # In the order of token ids, so that two tokens which are nearly equally likely may change
     # places without changing the draw.
     token_ids, order = token_ids.sort(dim=-1)
-    places = _invert((weights * kept).gather(-1, order), uniforms)
-    too_few = kept[:, -1].tolist() if num < vocab_size else [False] * len(params)
-    drawn = token_ids[range(len(params)), places].tolist()
-    return [None if few else token_id for few, token_id in zip(too_few, drawn, strict=True)]
+    places = _invert((weights * kept).gather(-1, order), draws)
+    too_few = kept[:, -1].tolist() if num < vocab_size else [False] * len(draws)
+    picked = token_ids[range(len(draws)), places].tolist()
+    return {
+        d.row_idx: None if few else token_id
+        for d, few, token_id in zip(draws, too_few, picked, strict=True)
+    }
+
+
+def _mass_of_all(
+    logits: torch.Tensor, draws: Sequence[Draw], *, otherwise: torch.Tensor
+) -> torch.Tensor:  # [S, 1] float64
+    """The weight of the whole vocabulary for the rows whose top_p asks for a share of it."""
+    place_of = {d.row_idx: i for i, d in enumerate(draws)}
+    mass = otherwise.clone()
+    asking = [d for d in draws if d.params.top_p < 1.0 and d.params.top_k == 0]
+    for some in _groups(asking, logits.shape[-1], logits):
+        of_some = _weights(_rows(logits, some), some).sum(dim=-1, keepdim=True)
+        mass[[place_of[d.row_idx] for d in some]] = of_some
+    return mass
 
 
 def _kept_by_top_k(
@@ -113,7 +134,7 @@ def _kept_by_top_k(
 
 def _invert(
     weights: torch.Tensor,  # [S, W] float64
-    uniforms: Sequence[float],
+    draws: Sequence[Draw],
 ) -> list[int]:
     """The place in each row at which the share `uniform` of all its weight lies.
 
@@ -122,7 +143,7 @@ def _invert(
     """
     cumulative = weights.cumsum(dim=-1)
     total = cumulative[:, -1:].contiguous()
-    targets = _column(uniforms, weights) * total
+    targets = _column([d.uniform for d in draws], weights) * total
     places = torch.searchsorted(cumulative, targets, right=True)
     # Where rounding lifts a target to the total: the last place that has any weight.
     places = places.minimum(torch.searchsorted(cumulative, total)).clamp(max=weights.shape[-1] - 1)
@@ -130,8 +151,20 @@ def _invert(
     return found
 
 
-def _rows(tensor: torch.Tensor, chosen: list[int]) -> torch.Tensor:
-    return tensor if len(chosen) == len(tensor) else tensor[chosen]
+def _rows(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
+    """The rows of `draws`, without a copy where they follow each other."""
+    row_idx = [d.row_idx for d in draws]
+    first = row_idx[0]
+    if row_idx == list(range(first, first + len(row_idx))):
+        return logits[first : first + len(row_idx)]
+    return logits[row_idx]
+
+
+def _groups(draws: Sequence[Draw], width: int, logits: torch.Tensor) -> Iterator[Sequence[Draw]]:
+    """`draws` in groups that work on rows of `width` numbers at once."""
+    at_once = max(1, _NUMBERS_AT_ONCE.get(logits.device.type, 1 << 20) // width)
+    for begin in range(0, len(draws), at_once):
+        yield draws[begin : begin + at_once]
 
 
 def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:  # [S, 1] float64

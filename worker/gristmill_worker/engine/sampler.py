@@ -19,12 +19,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
 
 from gristmill.types import SamplingParams
-from gristmill_worker.engine.draw import draw, uniform
+from gristmill_worker.engine.draw import Draw, draw, uniform
 from gristmill_worker.engine.penalties import TokenCounts, apply_penalties
+
+_Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +66,13 @@ def sample(
     _forbid(logits, rows)
     largest, token_ids = logits.max(dim=-1)
     picked: list[int | Unsampled] = token_ids.tolist()
-    drawing = [i for i, row in enumerate(rows) if not row.params.greedy]
-    if drawing:
-        chosen = [rows[i] for i in drawing]
-        drawn = draw(
-            logits if len(drawing) == len(rows) else logits[drawing],
-            [row.params for row in chosen],
-            [uniform(row.params.seed, row.num_generated) for row in chosen],
-        )
-        for i, token_id in zip(drawing, drawn, strict=True):
-            picked[i] = token_id
+    draws = [
+        Draw(i, row.params, uniform(row.params.seed, row.num_generated))
+        for i, row in enumerate(rows)
+        if not row.params.greedy
+    ]
+    for one, token_id in zip(draws, draw(logits, draws), strict=True):
+        picked[one.row_idx] = token_id
     for i, value in enumerate(largest.tolist()):
         if value != value:  # max() hands on NaN, so no second pass is needed
             picked[i] = Unsampled.NAN
@@ -80,22 +82,25 @@ def sample(
 
 
 def _add_bias(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
-    biased = [(i, t, bias) for i, row in enumerate(rows) for t, bias in row.params.logit_bias]
+    biased = [(i, row.params.logit_bias) for i, row in enumerate(rows) if row.params.logit_bias]
     if biased:
-        row_idx, token_ids, biases = zip(*biased, strict=True)
-        bias = torch.tensor(biases, dtype=logits.dtype).to(logits.device)
-        logits.index_put_(_index(row_idx, token_ids, logits), bias, accumulate=True)
+        arrays = [_bias_arrays(logit_bias) for _, logit_bias in biased]
+        row_idx = np.repeat([i for i, _ in biased], [len(ids) for ids, _ in arrays])
+        token_ids = np.concatenate([ids for ids, _ in arrays])
+        biases = torch.from_numpy(np.concatenate([bias for _, bias in arrays])).to(logits.device)
+        where = tuple(torch.from_numpy(part).to(logits.device) for part in (row_idx, token_ids))
+        logits.index_put_(where, biases, accumulate=True)
+
+
+@lru_cache(maxsize=1024)
+def _bias_arrays(logit_bias: tuple[tuple[int, float], ...]) -> tuple[_Array, _Array]:
+    """Token ids and biases. Kept, since a row has the same at every step."""
+    token_ids, biases = zip(*logit_bias, strict=True)
+    return np.array(token_ids, np.int64), np.array(biases, np.float32)
 
 
 def _forbid(logits: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
     forbidden = [(i, t) for i, row in enumerate(rows) for t in row.forbidden_ids]
     if forbidden:
-        row_idx, token_ids = zip(*forbidden, strict=True)
-        logits[_index(row_idx, token_ids, logits)] = float("-inf")
-
-
-def _index(
-    row_idx: Sequence[int], token_ids: Sequence[int], logits: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    device = logits.device
-    return torch.tensor(row_idx).to(device), torch.tensor(token_ids).to(device)
+        row_idx, token_ids = torch.tensor(forbidden).to(logits.device).unbind(dim=1)
+        logits[row_idx, token_ids] = float("-inf")

@@ -128,7 +128,7 @@ def _without_forbidden(params: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if name != "forbidden_ids"}
 
 
-@pytest.mark.parametrize("num_draws", [5_000, pytest.param(120_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_draws", [20_000, pytest.param(120_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
 def test_draws_follow_the_exact_probabilities(name: str, num_draws: int) -> None:
     case = CASES[name]

@@ -82,9 +82,10 @@ def test_progress_is_plain_lines_where_stderr_is_no_terminal(completed):
 
 def test_stderr_holds_our_lines_only(completed):
     _, done = completed
-    ours = ("reading the input", "loading the model", "answering", "writing the results")
+    ours = ("reading the input", "loading the model", "engine: ", "answering", "writing the")
 
     assert [line for line in done.stderr.splitlines() if not line.startswith(ours)] == []
+    assert "KV cache of " in done.stderr  # the memory that it took is said
 
 
 def test_the_work_folder_is_gone_when_all_is_done(completed):

@@ -103,6 +103,7 @@ class CompiledAttention:
         metadata: AttentionMetadata,
         rules: AttentionRules,
     ) -> torch.Tensor:  # [T, num_heads, v_dim]
+        assert cache.block_size % _TILE == 0, f"blocks of {cache.block_size} tokens: see supports()"
         query, key, value = (
             tensor if tensor.stride(2) == 1 else tensor.contiguous()
             for tensor in (query, key, value)

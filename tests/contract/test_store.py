@@ -96,7 +96,7 @@ def test_no_accepted_key_leaves_the_folder(key: str) -> None:
         check_key(key)
     except StoreError:
         return
-    assert os.path.normpath(f"/root/{key}") == f"/root/{key}"
+    assert os.path.normpath(f"/store/{key}") == f"/store/{key}"
 
 
 def test_unfinished_writes_of_a_killed_process_are_never_listed(tmp_path: Path) -> None:

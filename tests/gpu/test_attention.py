@@ -113,6 +113,7 @@ def test_decode_reads_the_cache_at_the_speed_of_memory(
 
     for name, decode in find_decodes().items():
         backend = PagedAttention(decode, SdpaPrefill())
+        assert backend.forward(*step, AttentionRules(scale=0.09)).isfinite().all()
         took = seconds(lambda: backend.forward(*step, AttentionRules(scale=0.09)))  # noqa: B023
         show(f"{name}, {num_rows} x {context_len}", num_bytes / took, limit, "GB/s")
 
@@ -131,6 +132,7 @@ def test_prefill_computes_at_the_speed_of_the_matrix_units(
     for name, prefill in find_prefills().items():
         backend = PagedAttention(find_decodes()["gather"], prefill)
         try:
+            assert backend.forward(*step, AttentionRules(scale=0.09)).isfinite().all()
             took = seconds(lambda: backend.forward(*step, AttentionRules(scale=0.09)))  # noqa: B023
         except RuntimeError as error:  # block tables need FlashAttention 3
             print(f"\n{name}: {str(error).splitlines()[0]}", end="")

@@ -118,14 +118,18 @@ def num_parameters(loaded: LoadedModel) -> int:
 
 
 def drive(engine: ContinuousBatchingEngine, num_rows: int, length: int, max_tokens: int) -> float:
-    """Seconds from the first step to the last."""
+    """Seconds from the first step to the last; each row must get all of its tokens."""
     for i, row in enumerate(prompts([length] * num_rows, seed=length)):
         engine.add(str(i), greedy_job(row, max_tokens, ignore_eos=True))
     torch.cuda.synchronize()
     began = time.perf_counter()
+    finished = []
     while engine.num_live:
-        engine.step()
-    return time.perf_counter() - began
+        finished += engine.step().finished
+    took = time.perf_counter() - began
+    lengths = [len(end.generated.token_ids) for end in finished]
+    assert lengths == [max_tokens] * num_rows
+    return took
 
 
 @pytest.fixture(scope="module")

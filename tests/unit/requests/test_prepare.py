@@ -73,6 +73,18 @@ def test_B08_bad_lines_are_refused_alone_and_the_good_ones_run(
     assert job_of(windows, "first") and job_of(windows, "last")
 
 
+def test_B27_a_schema_that_is_not_honoured_yet_refuses_its_row_and_no_other(
+    read: Any, chat: MakeLine
+) -> None:
+    schema = {"type": "object", "properties": {"pop": {"maximum": 20_000_000_000}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "r", "schema": schema}}
+
+    windows = read([chat("plain"), chat("json", response_format=wanted, n=2)])
+
+    assert refused(windows) == {"json": ("response_format", "unsupported_parameter")}
+    assert job_of(windows, "plain")
+
+
 def test_B15_a_prompt_over_the_window_is_refused_with_both_numbers(
     read: Any, make_model: Any, completion: MakeLine, chat: MakeLine
 ) -> None:

@@ -154,6 +154,7 @@ def test_decode_against_the_speed_of_memory(
 
     took = drive(engine, num_rows, length + 1, 1 + num_steps) - prefill_s
 
+    assert engine.block_manager.num_free_blocks == engine.num_blocks
     weights = 2 * num_parameters(large)
     cache = num_rows * (length + num_steps // 2) * large.kv_bytes_per_token
     step_ms = 1000 * took / num_steps
@@ -179,6 +180,7 @@ def test_prefill_against_the_matrix_units(
 
     took = drive(engine, num_rows, length, 1)
 
+    assert engine.block_manager.num_free_blocks == engine.num_blocks
     num_tokens = num_rows * length
     products = 2 * num_parameters(large) * num_tokens
     attention = 2 * 16 * 32 * 64 * num_rows * length**2
@@ -195,3 +197,5 @@ def test_the_cache_fills_what_is_free(
     free, total = torch.cuda.mem_get_info(device)
     print(f"\n{free / 2**30:.1f} of {total / 2**30:.1f} GiB are free beside the cache", end="")
     drive(engine, 256, 300, 4)
+
+    assert engine.block_manager.num_free_blocks == engine.num_blocks

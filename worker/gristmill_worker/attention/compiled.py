@@ -1,36 +1,20 @@
 """Attention by kernel.c: in place over the Blocks, at memory speed, and the same bits always.
 
-The kernel is built with the machine's own C compiler at first use and kept in a cache folder,
-under a name made of its text, its flags and this processor. Where there is no compiler, or the
-cache is not float32 on a CPU, `load_kernel` and `supports` say so and the reference is used.
+The kernel is built at first use. Where there is no compiler, or the cache is not float32 on a CPU,
+`load_kernel` and `supports` say so and the reference is used.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 
 import torch
 
 from gristmill_worker.attention.base import AttentionMetadata, AttentionRules, LayerCache
+from gristmill_worker.native import load_native
 
 _SOURCE = Path(__file__).with_name("kernel.c")
-_FLAGS = (
-    "-O3",
-    "-march=native",
-    "-fopenmp",  # torch has loaded the OpenMP of this name already, so both share its threads
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-Wno-psabi",
-    "-shared",
-    "-fPIC",
-)
 #: Keys of one step of the kernel (TILE in kernel.c).
 _TILE = 16
 
@@ -53,35 +37,7 @@ class _Call(ctypes.Structure):
 
 def load_kernel(cache_dir: Path) -> ctypes.CDLL | None:
     """The kernel, built if need be; None where there is no C compiler that can build it."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        return None
-    recipe = [_SOURCE.read_text(), *_FLAGS, compiler, _processor()]
-    name = hashlib.sha256("\0".join(recipe).encode()).hexdigest()[:16]
-    library = cache_dir / f"attention-{name}.so"
-    if not library.exists() and not _build(compiler, library):
-        return None
-    return ctypes.CDLL(str(library))
-
-
-def _build(compiler: str, library: Path) -> bool:
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        built = Path(folder) / "attention.so"
-        command = [compiler, *_FLAGS, str(_SOURCE), "-o", str(built), "-lm"]
-        if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-            return False
-        built.replace(library)  # two processes may build at once; either file will do
-    return True
-
-
-def _processor() -> str:
-    """What `-march=native` depends on, so that a shared folder never serves another machine."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line for line in lines if line.startswith(("flags", "Features")))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    return load_native(_SOURCE, cache_dir)
 
 
 class CompiledAttention:

@@ -32,13 +32,36 @@ class FinishReason(StrEnum):
     LENGTH = "length"
 
 
+class GrammarKind(StrEnum):
+    """How a Grammar is written: its `text` is a JSON Schema, a regular expression (of the whole
+    answer), a JSON list of strings to choose from, or a grammar in the Lark-like language of
+    llguidance."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    CHOICE = "choice"
+    LARK = "lark"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an answer may look like. With `strict` a finished document is also checked against its
+    schema by a second implementation, and a row whose document fails has an error instead."""
+
+    kind: GrammarKind
+    text: str
+    strict: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to pick tokens. The defaults are the API's neutral ones, never the model folder's.
 
     `temperature` 0 is greedy. `top_k` 0 and `min_p` 0 are off. `seed` is the row's own seed
     (64 bits); it is 0 for greedy rows, whose result does not depend on it. The first `min_tokens`
-    tokens never end the row. `stop_token_ids` end it as the model's end tokens do. `logprobs` is
+    tokens never end the row. `stop_token_ids` end it as the model's end tokens do. With a `grammar`
+    only tokens are picked that lead to an answer of that form; those that end the row only where
+    it is complete, and where nothing can follow the row ends by itself. `logprobs` is
     how many likeliest tokens to report beside each sampled one; None reports no log-probabilities.
     `n` is the number of Choices; the seed of the first one is `seed`.
     """
@@ -60,6 +83,7 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     n: int = 1
+    grammar: Grammar | None = None
 
     @property
     def greedy(self) -> bool:

@@ -24,6 +24,8 @@ from gristmill.types import (
     Choice,
     Endpoint,
     FinishReason,
+    Grammar,
+    GrammarKind,
     Job,
     JobKind,
     ModelPin,
@@ -241,6 +243,7 @@ def _params_to_wire(params: SamplingParams) -> dict[str, Any]:
 
 
 def _params_from_wire(wire: dict[str, Any]) -> SamplingParams:
+    grammar = wire.get("grammar")
     return SamplingParams(
         **{
             "max_tokens": 0,
@@ -248,6 +251,7 @@ def _params_from_wire(wire: dict[str, Any]) -> SamplingParams:
             "logit_bias": tuple((token, bias) for token, bias in wire.get("logit_bias", ())),
             "stop": tuple(wire.get("stop", ())),
             "stop_token_ids": tuple(wire.get("stop_token_ids", ())),
+            "grammar": grammar and Grammar(**{**grammar, "kind": GrammarKind(grammar["kind"])}),
         }
     )
 

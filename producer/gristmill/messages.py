@@ -1,0 +1,37 @@
+"""What a queue carries: pointers to Shards on their way out, Bells on their way back. Never data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: The lane on which Bells travel from workers to the control side.
+CONTROL_LANE = "control"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPointer:
+    """Where a Shard lies and how large it is, and on which Lane its sender hears of it."""
+
+    tenant_id: str
+    batch_id: str
+    run_id: str
+    n: int
+    num_jobs: int
+    num_prompt_tokens: int
+    control_lane: str = CONTROL_LANE
+
+
+@dataclass(frozen=True, slots=True)
+class Bell:
+    """Worker to control: this Attempt has stored its Segment number `seq`. May be lost.
+
+    `damaged` tells of a Shard whose document cannot be read instead; then there is no Segment.
+    """
+
+    tenant_id: str
+    batch_id: str
+    run_id: str
+    shard_n: int
+    attempt_id: str
+    seq: int
+    damaged: bool = False

@@ -8,7 +8,8 @@ GristmillError
 ├── ModelUnsupported      the engine cannot run this model exactly                   exit 1
 ├── ModelNotFound         no such folder, file, name or cached hub model             exit 2
 ├── OutOfMemory           the machine cannot hold the model or one sequence          exit 1
-├── StoreError ── KeyNotFound                                                        exit 1
+├── StoreError ── KeyNotFound, StoreRefused                                          exit 1
+├── QueueError ── QueueRefused                                                       exit 1
 ├── CorruptDocument       a stored or sent document is damaged
 └── UnsupportedFormat     a document of another version of Gristmill
 """
@@ -58,6 +59,24 @@ class StoreError(GristmillError):
 
 class KeyNotFound(StoreError):
     """There is no object under this key."""
+
+    retryable = False
+
+
+class StoreRefused(StoreError):
+    """The store says no and will say it again: no bucket, no permission, a bad key."""
+
+    retryable = False
+
+
+class QueueError(GristmillError):
+    """The queue could not do what was asked; usually a matter of time."""
+
+    retryable = True
+
+
+class QueueRefused(QueueError):
+    """The queue says no and will say it again: no permission, a bad Lane, a server that evicts."""
 
     retryable = False
 

@@ -40,8 +40,7 @@ def take_bells(control: Control, *, wait_s: float = 0.0) -> int:
             log.warning("bell skipped reason=%s", error)
     accept(control, bells)
     # Only now: a Bell whose acceptance was cut short comes back.
-    for lease in leases:
-        control.queue.ack(lease)
+    control.queue.ack(*leases)
     return len(leases)
 
 

@@ -43,7 +43,14 @@ def ring(control: Control, batch: Batch, shard: ShardRow) -> None:
         shard.num_jobs,
         shard.num_prompt_tokens,
     )
-    control.queue.send(BULK_LANE, encode_pointer(pointer))
+    control.queue.send(
+        BULK_LANE,
+        encode_pointer(pointer),
+        message_id=f"{batch.id}/{batch.run_id}/{shard.n}",
+        num_rows=shard.num_rows,
+        num_tokens=shard.num_prompt_tokens,
+        tenant_id=batch.tenant_id,
+    )
 
 
 def recall(control: Control, batch: Batch) -> None:

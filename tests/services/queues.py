@@ -1,0 +1,69 @@
+"""The Queues that the contract is tested on, each with a hand on its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from gristmill.queues.base import Lease, Queue
+from gristmill.queues.memory import MemoryQueue
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An empty Queue, and what can be expected of it."""
+
+    queue: Queue
+    #: Let so many seconds pass for Leases and delays (at once where that can be had).
+    advance: Callable[[float], None]
+    #: Another client of the same messages; None where there is only one process.
+    connect: Callable[[], Queue] | None = None
+    #: A lost Lease is refused. Without it a server may say yes to an old one, and do no harm.
+    checks_owner: bool = True
+    #: A message id that waits is not sent again.
+    knows_ids: bool = True
+    #: Messages come in the order in which they were sent, and stats are exact.
+    is_exact: bool = True
+
+    @property
+    def lease_s(self) -> float:
+        return self.queue.lease_s
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@contextmanager
+def memory() -> Iterator[Backend]:
+    clock = Clock()
+    yield Backend(MemoryQueue(60.0, clock), clock.advance)
+
+
+#: One entry for each Queue; it skips the test where its server cannot be had.
+BACKENDS: dict[str, Callable[[], AbstractContextManager[Backend]]] = {"memory": memory}
+
+
+def take_one(queue: Queue) -> Lease:
+    (lease,) = queue.receive("bulk", 1, 0)
+    return lease
+
+
+def take_all(queue: Queue, lanes: str | list[str] = "bulk") -> list[Lease]:
+    """Everything that can be had now; a server may give it in several answers."""
+    leases: list[Lease] = []
+    while more := queue.receive(lanes, 10, 0):
+        leases += more
+    return leases
+
+
+def bodies(leases: list[Lease]) -> list[bytes]:
+    return [lease.body for lease in leases]

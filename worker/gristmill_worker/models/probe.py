@@ -32,10 +32,15 @@ _HARMLESS = {
     "return_dict",
     "cache_position",
     "is_causal",
+    "deterministic",
+}
+_WITHOUT = {
+    "position_ids": "takes no position_ids, so packed Sequences would get wrong positions",
+    "logits_to_keep": "takes no logits_to_keep, so a step would compute logits of every token",
 }
 _WAY_OUT = (
-    "Supported are decoder-only models whose attention goes through transformers' "
-    "AttentionInterface; see README.md#models. Another engine may run it."
+    "Supported are decoder-only models, and encoders for embeddings, whose attention goes through "
+    "transformers' AttentionInterface; see README.md#models. Another engine may run it."
 )
 
 
@@ -62,16 +67,49 @@ def probe(
     Raises ModelUnsupported with the number of the rule, what was seen, and the way out.
     """
     name = model_class.__name__
+    needed = ("position_ids", "logits_to_keep")
+    recorder, position_tables = _probe(model_class, config, max_model_len, needed)
+    for call in recorder.calls:
+        if not is_causal(call):
+            raise _unsupported(name, 6, "is not causal: tokens look at what comes after them")
+    if any(table.padding_idx is not None for table in position_tables):
+        raise _unsupported(name, 8, "counts positions from the id of its padding, not from 0")
+    return recorder.layer_specs()
+
+
+def probe_encoder(model_class: type[Any], config: PreTrainedConfig, *, max_model_len: int) -> int:
+    """The position of the first token, of a model that reads whole prompts without a cache.
+
+    It may look at what comes after a token, and count positions from its padding id (RoBERTa).
+    Raises ModelUnsupported as `probe` does.
+    """
+    _, position_tables = _probe(model_class, config, max_model_len, ("position_ids",))
+    first = [t.padding_idx + 1 for t in position_tables if t.padding_idx is not None]
+    return max(first, default=0)
+
+
+def is_causal(call: AttentionCall) -> bool:
+    """Whether a token sees only itself and what stands before it."""
+    says = call.extra.get("is_causal", True) is not False
+    return getattr(call.module, "is_causal", None) is True and says
+
+
+def _probe(
+    model_class: type[Any],
+    config: PreTrainedConfig,
+    max_model_len: int,
+    needed_arguments: tuple[str, ...],
+) -> tuple[CallRecorder, list[torch.nn.Embedding]]:
+    """What a dry forward pass shows, checked by the rules that all models must keep."""
+    name = model_class.__name__
     text_config = config.get_text_config()
     _check_layer_types(name, text_config)
-    _check_signature(name, model_class)
+    _check_signature(name, model_class, needed_arguments)
     _check_rope(name, text_config, max_model_len)
     recorder, position_tables = _record(name, model_class, config)
     _check_calls(name, text_config, recorder.calls)
     _check_windows(name, text_config, recorder.calls)
-    if any(table.padding_idx is not None for table in position_tables):
-        raise _unsupported(name, 8, "counts positions from the id of its padding, not from 0")
-    return recorder.layer_specs()
+    return recorder, position_tables
 
 
 class CallRecorder:
@@ -175,16 +213,11 @@ def _check_layer_types(name: str, config: PreTrainedConfig) -> None:
         )
 
 
-def _check_signature(name: str, model_class: type[Any]) -> None:
+def _check_signature(name: str, model_class: type[Any], needed: tuple[str, ...]) -> None:
     parameters = inspect.signature(model_class.forward).parameters
-    if "position_ids" not in parameters:
-        raise _unsupported(
-            name, 8, "takes no position_ids, so packed Sequences would get wrong positions"
-        )
-    if "logits_to_keep" not in parameters:
-        raise _unsupported(
-            name, 8, "takes no logits_to_keep, so a step would compute logits of every token"
-        )
+    missing = [argument for argument in needed if argument not in parameters]
+    if missing:
+        raise _unsupported(name, 8, _WITHOUT[missing[0]])
 
 
 def _check_rope(name: str, config: PreTrainedConfig, max_model_len: int) -> None:
@@ -224,9 +257,6 @@ def _check_calls(name: str, config: PreTrainedConfig, calls: list[AttentionCall]
             )
         if call.extra.get("position_bias") is not None:
             raise _unsupported(name, 5, "adds a bias by relative position")
-        is_causal = call.extra.get("is_causal", True) is not False
-        if getattr(call.module, "is_causal", None) is not True or not is_causal:
-            raise _unsupported(name, 6, "is not causal: tokens look at what comes after them")
         unknown = {key for key, value in call.extra.items() if value is not None} - _HARMLESS
         if unknown:
             raise _unsupported(

@@ -75,6 +75,14 @@ def make_tokenizer(
     return tokenizer
 
 
+def readable(error: str) -> str:
+    """What llguidance says, as part of a sentence."""
+    text = " ".join(error.replace("<non-verbose/>", "").split())
+    if text.startswith("NoExtension"):
+        return "no answer can satisfy it"
+    return text if len(text) <= 300 else f"{text[:297]}..."
+
+
 def _llguidance() -> Any:
     try:
         import llguidance

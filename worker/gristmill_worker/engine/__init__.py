@@ -11,6 +11,7 @@ step_graph      the same for decode alone, held as CUDA graphs
 kv_cache        the tensors behind the slots
 sampler         picks tokens: penalties, draw (limits and noise), likeliest (the largest logits)
 decoding        what is kept of a row beside its ids: how it is sampled, when it ends
+grammar         what the grammars of rows allow next: state from the ids, masks for a step at once
 logprobs        log-probabilities for the rows that ask
 detokenizer     text from token ids, stop strings
 token_bytes     the bytes that a token stands for

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from gristmill.types import FinishReason
 from gristmill_worker.engine.detokenizer import Decoder, StopStrings, final_text, text_offsets
+from gristmill_worker.engine.grammar import Bits, GrammarState
 from gristmill_worker.engine.penalties import TokenCounts
-from gristmill_worker.engine.sampler import SamplingRow
+from gristmill_worker.engine.sampler import SamplingRow, Unsampled
 from gristmill_worker.engine.sequence import Sequence
 
 
@@ -16,11 +17,18 @@ class Decoding:
     """`started_s` is when the row entered the engine; a resumed one, as if it had never left."""
 
     def __init__(
-        self, seq: Sequence, decoder: Decoder, eos_token_ids: frozenset[int], *, started_s: float
+        self,
+        seq: Sequence,
+        decoder: Decoder,
+        eos_token_ids: frozenset[int],
+        *,
+        started_s: float,
+        grammar: GrammarState | None = None,
     ) -> None:
         self._seq = seq
         self._decoder = decoder
         self.started_s = started_s
+        self.grammar = grammar
         params = seq.params
         eos = frozenset[int]() if params.ignore_eos else eos_token_ids
         #: Tokens that end the row.
@@ -38,13 +46,28 @@ class Decoding:
             seq.params,
             seq.num_generated_tokens,
             self._counts,
-            sorted(self._end_ids) if too_early else (),
+            *self._forbidden_and_allowed(too_early),
         )
+
+    def _forbidden_and_allowed(self, too_early: bool) -> tuple[list[int], Bits | None]:
+        end_ids = sorted(self._end_ids)
+        if self.grammar is not None:
+            return [], self.grammar.allowed(end_ids, may_end=not too_early)
+        return end_ids if too_early else [], None
+
+    def problem(self, unsampled: Unsampled) -> str:
+        """Why the row could have no token, for its error."""
+        if self.grammar is not None and unsampled is Unsampled.NOTHING_LEFT:
+            reason = self.grammar.error or "nothing can follow that is also likely enough"
+            return f"The grammar of this row allows no token ({reason})"
+        return unsampled.value
 
     def finish_reason(self, max_model_len: int) -> FinishReason | None:
         """Why the row ends with its newest token, if it does. The end wins over the limit."""
         seq = self._seq
         if self._ended_by_token():
+            return FinishReason.STOP
+        if self.grammar is not None and self.grammar.take(seq.token_ids):
             return FinishReason.STOP
         if self._stops is not None and self._stops.feed(seq.generated_ids):
             return FinishReason.STOP

@@ -14,6 +14,7 @@ from gristmill_worker.engine.base import NOTHING, Finished, Generated, StepOutpu
 from gristmill_worker.engine.block_manager import BlockManager
 from gristmill_worker.engine.decoding import Decoding
 from gristmill_worker.engine.forward_batch import build_forward_batch
+from gristmill_worker.engine.grammar import Grammars
 from gristmill_worker.engine.kv_cache import KVCache
 from gristmill_worker.engine.logprobs import ModelDistribution
 from gristmill_worker.engine.model_runner import ModelRunner
@@ -85,6 +86,9 @@ class ContinuousBatchingEngine:
                 max_num_seqs=config.max_num_seqs, max_model_len=self.max_model_len
             )
         self._token_bytes = TokenBytes(loaded.tokenizer)
+        self._grammars = Grammars(
+            loaded.tokenizer, vocab_size=loaded.vocab_size, eos_token_ids=loaded.eos_token_ids
+        )
         self._live: dict[str, Sequence] = {}
         self._decoding: dict[str, Decoding] = {}
         self._ended_at_add: list[Sequence] = []
@@ -108,6 +112,9 @@ class ContinuousBatchingEngine:
             self._loaded.tokenizer,
             self._loaded.eos_token_ids,
             started_s=self._clock() - (seq.times_ms[-1] / 1000 if seq.times_ms else 0),
+            grammar=self._grammars.state(
+                seq.params.grammar, num_prompt_tokens=seq.num_prompt_tokens
+            ),
         )
         self._decoding[seq_id] = decoding
         seq.error = self._refusal(seq)
@@ -140,7 +147,10 @@ class ContinuousBatchingEngine:
             batch = build_forward_batch(
                 plan.scheduled, self._config.block_size, self._runner.device
             )
-            logits = self._runner.run(batch)
+            ending = [item for item in plan.scheduled if item.reaches_end]
+            grammars = [self._decoding[item.seq.seq_id].grammar for item in ending]
+            with self._grammars.masks_for(grammars):
+                logits = self._runner.run(batch)
             self.scheduler.advance(plan)
             advanced = [item.seq for item in plan.scheduled if not item.seq.num_uncomputed_tokens]
             num_decode_tokens = sum(1 for seq in advanced if seq.num_generated_tokens)
@@ -168,7 +178,8 @@ class ContinuousBatchingEngine:
             if isinstance(token_id, Unsampled):
                 seq.error = RowError(
                     "model_output_invalid",
-                    f"{token_id.value} at token {seq.num_tokens} of this row.",
+                    f"{self._decoding[seq.seq_id].problem(token_id)} at token {seq.num_tokens} "
+                    "of this row.",
                     status_code=500,
                     type="server_error",
                 )

@@ -4,7 +4,8 @@ A row's order of operations:
 
     1  repetition_penalty, then frequency_penalty and presence_penalty   (penalties.py)
     2  logit_bias
-    3  min_tokens: tokens that would end the row become impossible
+    3  tokens that its grammar does not allow become impossible (grammar.py), and with min_tokens
+       those that would end the row
     4  temperature
     5  top_k, top_p, min_p                                               (draw.py)
     6  one draw
@@ -27,6 +28,7 @@ import torch
 
 from gristmill.types import SamplingParams
 from gristmill_worker.engine.draw import Draw, draw, uniform
+from gristmill_worker.engine.grammar import Bits, apply_masks
 from gristmill_worker.engine.penalties import TokenCounts, apply_penalties
 
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -42,6 +44,8 @@ class SamplingRow:
     counts: TokenCounts | None = None
     #: Tokens that are impossible at this step.
     forbidden_ids: Sequence[int] = ()
+    #: One bit for each token, of rows with a grammar; all other tokens are impossible.
+    allowed: Bits | None = None
 
 
 class Unsampled(Enum):
@@ -64,6 +68,7 @@ def sample(
     )
     _add_bias(logits, rows)
     _forbid(logits, rows)
+    apply_masks(logits, [(i, row.allowed) for i, row in enumerate(rows) if row.allowed is not None])
     largest, token_ids = logits.max(dim=-1)
     picked: list[int | Unsampled] = token_ids.tolist()
     draws = [

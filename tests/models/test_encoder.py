@@ -1,4 +1,4 @@
-"""Models that read whole prompts: each prompt as plain transformers has it, the same bits always."""
+"""Models that read whole prompts: each prompt as transformers has it, and the same bits always."""
 
 from __future__ import annotations
 

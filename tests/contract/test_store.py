@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import errno
+import hashlib
+import itertools
 import os
+import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,16 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.errors import KeyNotFound, StoreError
-from gristmill.stores.base import Store, check_key
-from gristmill.stores.local import LocalStore
-
-BACKENDS = {"local": LocalStore}
+from gristmill.errors import KeyNotFound, StoreError, StoreRefused
+from gristmill.stores.base import MAX_LINK_S, Store, check_key
+from gristmill.stores.open import open_store
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=["local", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return BACKENDS[request.param](tmp_path / "store")
+    if request.param == "local":
+        return open_store(str(tmp_path / "store"))
+    aws = request.getfixturevalue("aws")
+    return open_store(aws.s3_url(aws.new_bucket()))
 
 
 def test_what_was_put_can_be_read_and_streamed(store: Store) -> None:
@@ -42,6 +46,107 @@ def test_an_object_that_is_not_there_is_key_not_found(store: Store) -> None:
             store.get(key)
         with pytest.raises(KeyNotFound):
             store.open(key)
+        with pytest.raises(KeyNotFound):
+            store.size(key)
+        with pytest.raises(KeyNotFound):
+            store.get(key, start=5, num_bytes=0)
+
+
+def test_a_range_is_what_lies_in_it_and_nothing_beyond_the_end(store: Store) -> None:
+    store.put("x", b"0123456789")
+    store.put("empty", b"")
+
+    assert store.get("x", start=3, num_bytes=4) == b"3456"
+    assert store.get("x", start=3) == b"3456789"
+    assert store.get("x", num_bytes=2) == b"01"
+    assert store.get("x", start=8, num_bytes=100) == b"89"
+    assert store.get("x", start=10, num_bytes=5) == store.get("x", start=99) == b""
+    assert store.get("x", start=2, num_bytes=0) == b""
+    assert store.get("empty") == store.get("empty", num_bytes=5) == b""
+    with store.open("x", start=7) as file:
+        assert file.read() == b"789"
+    with store.open("x", start=11) as file:
+        assert file.read() == b""
+    for start, num_bytes in ((-1, None), (0, -1)):
+        with pytest.raises(StoreRefused, match="no range"):
+            store.get("x", start=start, num_bytes=num_bytes)
+
+
+def test_size_is_in_bytes(store: Store) -> None:
+    store.put("t/a/x", "é".encode())
+
+    assert store.size("t/a/x") == 2
+
+
+def test_B43_a_stream_of_many_parts_is_stored_byte_for_byte(store: Store) -> None:
+    block = os.urandom(1_000_003)
+    sent = hashlib.sha256()
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(18):
+            sent.update(block)
+            yield block
+
+    size = store.put_stream("t/a/x", chunks())
+
+    found = hashlib.sha256()
+    with store.open("t/a/x") as file:
+        while piece := file.read(300_000):
+            found.update(piece)
+    assert found.digest() == sent.digest()
+    assert size == store.size("t/a/x") == 18 * len(block)
+    assert store.get("t/a/x", start=17 * len(block) - 1, num_bytes=3) == block[-1:] + block[:2]
+
+
+def test_a_stream_of_nothing_is_an_empty_object(store: Store) -> None:
+    assert store.put_stream("x", []) == 0
+    assert store.get("x") == b""
+
+
+def test_create_never_replaces_other_bytes(store: Store) -> None:
+    assert store.create("t/x", b"one")
+    assert store.create("t/x", b"one")  # a repeated call, after a reply that was lost
+    assert not store.create("t/x", b"two")
+
+    assert store.get("t/x") == b"one"
+    assert list(store.list("")) == ["t/x"]
+
+
+def test_one_of_many_creators_wins(store: Store) -> None:
+    won: list[int] = []
+    start = threading.Barrier(8)
+
+    def create(n: int) -> None:
+        start.wait()
+        if store.create("t/x", b"by %d" % n):
+            won.append(n)
+
+    threads = [threading.Thread(target=create, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [b"by %d" % n for n in won] == [store.get("t/x")]
+
+
+def test_a_link_can_be_read_by_anybody_where_there_are_links(store: Store) -> None:
+    store.put("t/x", b"body")
+
+    link = store.link("t/x", expires_s=60)
+
+    if link is not None:
+        with urllib.request.urlopen(link) as reply:
+            assert reply.read() == b"body"
+        with pytest.raises(StoreRefused, match="lasts from"):
+            store.link("t/x", MAX_LINK_S + 1)
+
+
+def test_the_probe_passes_and_leaves_nothing(store: Store) -> None:
+    store.probe()
+
+    assert list(store.list("")) == []
+    assert store.remove_unfinished(older_than_s=0) == 0
 
 
 def test_list_gives_the_keys_below_a_prefix_sorted(store: Store) -> None:
@@ -78,16 +183,27 @@ def test_a_stream_that_breaks_leaves_nothing(store: Store) -> None:
         store.get("t/a/x")
 
 
-@pytest.mark.parametrize(
-    "key", ["", "/etc/x", "../x", "t/../x", "t//x", "t/x/", "t/.hidden", "t/a b", "t/é", "t\0x"]
-)
-def test_a_key_that_leads_elsewhere_is_refused(store: Store, key: str) -> None:
-    with pytest.raises(StoreError):
-        store.put(key, b"x")
-    with pytest.raises(StoreError):
-        store.get(key)
-    with pytest.raises(StoreError):
-        store.delete(key)
+BAD_KEYS = ["", "/etc/x", "../x", "t/../x", "t//x", "t/x/", "t/.hidden", "t/a b", "t/é", "t\0x"]
+
+
+def test_a_key_that_leads_elsewhere_is_refused(store: Store) -> None:
+    for key, call in itertools.product(
+        BAD_KEYS,
+        [
+            store.get,
+            store.open,
+            store.size,
+            store.delete,
+            lambda key: store.put(key, b"x"),
+            lambda key: store.put_stream(key, [b"x"]),
+            lambda key: store.create(key, b"x"),
+            lambda key: store.link(key, 60),
+        ],
+    ):
+        with pytest.raises(StoreRefused, match="is not a key"):
+            call(key)
+    with pytest.raises(StoreRefused, match="is not a key"):
+        store.list("../x")
 
 
 @given(st.text(alphabet="./ab\\\0", max_size=8))
@@ -97,24 +213,3 @@ def test_no_accepted_key_leaves_the_folder(key: str) -> None:
     except StoreError:
         return
     assert os.path.normpath(f"/store/{key}") == f"/store/{key}"
-
-
-def test_unfinished_writes_of_a_killed_process_are_never_listed(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    store.put("t/a/x", b"1")
-    (tmp_path / "t/a/.tmp-0123").write_bytes(b"half")
-
-    assert list(store.list("")) == ["t/a/x"]
-
-
-def test_a_full_disk_is_a_readable_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    store = LocalStore(tmp_path)
-    monkeypatch.setattr(os, "fsync", full)
-
-    with pytest.raises(StoreError, match="is full") as caught:
-        store.put("x", b"1")
-    assert caught.value.retryable
-    assert list(store.list("")) == []

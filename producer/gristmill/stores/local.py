@@ -5,23 +5,29 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gristmill.errors import KeyNotFound, StoreError
-from gristmill.stores.base import check_key
+from gristmill.errors import KeyNotFound, StoreError, StoreRefused
+from gristmill.stores.base import check_key, check_prefix, check_range
 
 #: No part of a key begins with a dot, so an unfinished write is never taken for an object.
 _TEMP_PREFIX = ".tmp-"
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR}
 
 
 class LocalStore:
     """Survives kill -9 and, as far as the disk keeps its word, a power cut."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
+        """`clock` is compared with the times of files."""
         self._root = root
+        self._clock = clock
 
     def put(self, key: str, body: bytes) -> None:
         self.put_stream(key, (body,))
@@ -32,31 +38,91 @@ class LocalStore:
             self._make_folder(path.parent)
             return write_atomically(path, chunks)
 
-    def get(self, key: str) -> bytes:
-        with self.open(key) as file, self._readable_errors(key):
-            return file.read()
+    def create(self, key: str, body: bytes) -> bool:
+        path = self._path(key)
+        with self._readable_errors(key):
+            self._make_folder(path.parent)
+            temp = path.with_name(f"{_TEMP_PREFIX}{secrets.token_hex(8)}")
+            write_atomically(temp, (body,))
+            try:
+                os.link(temp, path)
+            except FileExistsError:
+                return self.get(key) == body
+            finally:
+                temp.unlink(missing_ok=True)
+            _sync_folder(path.parent)
+            return True
 
-    def open(self, key: str) -> BinaryIO:
+    def get(self, key: str, *, start: int = 0, num_bytes: int | None = None) -> bytes:
+        check_range(start, num_bytes)
+        with self.open(key, start=start) as file, self._readable_errors(key):
+            return file.read(-1 if num_bytes is None else num_bytes)
+
+    def open(self, key: str, *, start: int = 0) -> BinaryIO:
+        check_range(start, None)
         path = self._path(key)
         with self._readable_errors(key):
             try:
-                return path.open("rb")
+                file = path.open("rb")
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                raise KeyNotFound(f"There is no object {key!r} in {self._root}.") from None
+                raise self._not_found(key) from None
+            file.seek(start)
+            return file
+
+    def size(self, key: str) -> int:
+        path = self._path(key)
+        with self._readable_errors(key):
+            try:
+                if path.is_file():
+                    return path.stat().st_size
+            except FileNotFoundError:
+                pass  # removed between the two calls
+            raise self._not_found(key)
+
+    def link(self, key: str, expires_s: int) -> str | None:
+        check_key(key)
+        return None
 
     def list(self, prefix: str) -> Iterator[str]:
-        folder = prefix.rpartition("/")[0]
-        if folder:
-            check_key(folder)
-        return self._walk(folder, prefix)
+        check_prefix(prefix)
+        return self._listed(prefix)
 
     def delete(self, key: str) -> None:
-        with self._readable_errors(key):
-            self._path(key).unlink(missing_ok=True)
+        path = self._path(key)
+        with self._readable_errors(key), suppress(NotADirectoryError):
+            path.unlink(missing_ok=True)
+
+    def remove_unfinished(self, older_than_s: float) -> int:
+        """Every write touches its file, so one that is still going on is never old."""
+        oldest = self._clock() - older_than_s
+        num_removed = 0
+        with self._readable_errors(""):
+            for temp in self._root.rglob(f"{_TEMP_PREFIX}*"):
+                with suppress(FileNotFoundError):
+                    if temp.stat().st_mtime <= oldest:
+                        temp.unlink()
+                        num_removed += 1
+        return num_removed
+
+    def probe(self) -> None:
+        key = f"probe-{secrets.token_hex(8)}"
+        self.put(key, key.encode())
+        try:
+            if self.get(key) != key.encode() or key not in self.list("probe-"):
+                raise StoreRefused(f"{self._root} does not give back what was written to it.")
+        finally:
+            self.delete(key)
+
+    def _not_found(self, key: str) -> KeyNotFound:
+        return KeyNotFound(f"There is no object {key!r} in {self._root}.")
 
     def _path(self, key: str) -> Path:
         check_key(key)
         return self._root / key
+
+    def _listed(self, prefix: str) -> Iterator[str]:
+        with self._readable_errors(prefix):
+            yield from self._walk(prefix.rpartition("/")[0], prefix)
 
     def _walk(self, folder: str, prefix: str) -> Iterator[str]:
         """Keys below a folder in the order of whole keys: `a.b` comes before `a/b`."""
@@ -88,10 +154,13 @@ class LocalStore:
         try:
             yield
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in _FULL:
                 message = f"The disk that holds {self._root} is full. Free some space and go on."
-            else:
-                message = f"{self._root / key}: {error.strerror or error}."
+                raise StoreError(message) from error
+            message = f"{self._root / key}: {error.strerror or error}."
+            if error.errno in _FORBIDDEN:
+                message += " The store needs a folder that this user may write to."
+                raise StoreRefused(message) from error
             raise StoreError(message) from error
 
 

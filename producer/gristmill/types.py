@@ -17,7 +17,11 @@ CONTROL_LANE = "control"
 
 
 class JobKind(StrEnum):
+    """What is wanted of a Job: new tokens, log-probabilities of its prompts, or their vectors."""
+
     GENERATE = "generate"
+    SCORE = "score"
+    EMBED = "embed"
 
 
 class Endpoint(StrEnum):
@@ -26,7 +30,10 @@ class Endpoint(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a row stopped: `stop` (end token or stop string) or `length` (a token limit)."""
+    """Why a row stopped: `stop` (end token or stop string) or `length` (a token limit).
+
+    Where no token was wanted (Jobs that score or embed) it is `length`.
+    """
 
     STOP = "stop"
     LENGTH = "length"
@@ -63,7 +70,8 @@ class SamplingParams:
     only tokens are picked that lead to an answer of that form; those that end the row only where
     it is complete, and where nothing can follow the row ends by itself. `logprobs` is
     how many likeliest tokens to report beside each sampled one; None reports no log-probabilities.
-    `n` is the number of Choices; the seed of the first one is `seed`.
+    `n` is the number of Choices of each prompt; the seed of the first one is `seed`. `max_tokens`
+    is 0 for Jobs that generate nothing.
     """
 
     max_tokens: int
@@ -104,13 +112,49 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Prompt:
+    """What one Sequence starts from.
+
+    With `scored_from` the log-probabilities of its own tokens from that position on are wanted. It
+    is 1 at least, since nothing stands before the first token, and the prompt's length at most.
+    """
+
+    token_ids: tuple[int, ...]
+    scored_from: int | None = None
+
+    @property
+    def scored_ids(self) -> tuple[int, ...]:
+        """The tokens whose log-probabilities are wanted."""
+        return () if self.scored_from is None else self.token_ids[self.scored_from :]
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """A Request made ready for an engine. Several rows when they must get the same answer."""
+    """A Request made ready for an engine. Several rows when they must get the same answer.
+
+    Each prompt has `params.n` Choices. They are numbered prompt by prompt, so that Choice c belongs
+    to prompts[c // params.n].
+    """
 
     rows: tuple[Row, ...]
-    prompt_ids: tuple[int, ...]
+    prompts: tuple[Prompt, ...]
     params: SamplingParams
     kind: JobKind = JobKind.GENERATE
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt of a Job that has one."""
+        (prompt,) = self.prompts
+        return prompt
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """The prompt's tokens, of a Job that has one prompt."""
+        return self.prompt.token_ids
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return sum(len(prompt.token_ids) for prompt in self.prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +181,7 @@ class Shard:
 
     @property
     def pointer(self) -> ShardPointer:
-        tokens = sum(len(job.prompt_ids) for job in self.jobs)
+        tokens = sum(job.num_prompt_tokens for job in self.jobs)
         return ShardPointer(
             self.tenant_id, self.batch_id, self.run_id, self.n, len(self.jobs), tokens
         )
@@ -201,7 +245,7 @@ class RowError:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Natural log-probabilities at one generated token, in the model's unmodified distribution.
+    """Natural log-probabilities at one token, in the model's unmodified distribution.
 
     Temperature, penalties and all other parameters leave them alone, so that they compare between
     rows. `top` has the likeliest tokens, likeliest first, whether or not the sampled one is among
@@ -218,7 +262,9 @@ class Choice:
 
     Where the row asks for log-probabilities, `logprobs` and `text_offsets` have one entry for each
     of `token_ids`, also for those whose text a stop string cut off: their offset is the end of the
-    text. `token_bytes` has the bytes of each id that occurs in `token_ids` and `logprobs`.
+    text. `scored` has one entry for each of the prompt's `scored_ids`. `token_bytes` has the bytes
+    of each id that occurs in `token_ids`, `logprobs`, `scored_ids` and `scored`. `embedding` is the
+    prompt's vector (32-bit floats), of Jobs that embed.
     """
 
     token_ids: tuple[int, ...]
@@ -227,13 +273,15 @@ class Choice:
     logprobs: tuple[TokenLogprob, ...] = ()
     text_offsets: tuple[int, ...] = ()
     token_bytes: Mapping[int, bytes] = field(default_factory=dict)
+    scored: tuple[TokenLogprob, ...] = ()
+    embedding: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
     """The answer to one Job, and so to each of its rows; no `choices` where there is an `error`.
 
-    `usage` counts the prompt once, and the tokens of all Choices. `ttft_s` runs from the Job's
+    `usage` counts each prompt once, and the tokens of all Choices. `ttft_s` runs from the Job's
     entry into the engine to its first token, `itl_s` is the mean time between tokens of a Choice.
     """
 

@@ -29,6 +29,7 @@ from gristmill.types import (
     Job,
     JobKind,
     ModelPin,
+    Prompt,
     Row,
     RowError,
     RowResult,
@@ -41,11 +42,11 @@ from gristmill.types import (
 )
 
 #: Version of everything that is stored or sent. A reader refuses what it does not know.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 # A document:
 #
-#   gristmill shard v1 <sha256 of the payload, hex>\n
+#   gristmill shard v2 <sha256 of the payload, hex>\n
 #   <payload: JSON, compressed with zlib>
 
 
@@ -88,7 +89,7 @@ def encode_shard(shard: Shard) -> bytes:
                 {
                     "kind": job.kind.value,
                     "rows": _rows_to_wire(job.rows),
-                    "prompt_ids": pack(job.prompt_ids),
+                    "prompts": [[pack(p.token_ids), p.scored_from] for p in job.prompts],
                     "params": _params_to_wire(job.params),
                 }
                 for job in shard.jobs
@@ -103,7 +104,7 @@ def decode_shard(document: bytes) -> Shard:
     jobs = tuple(
         Job(
             rows=_rows_from_wire(job["rows"]),
-            prompt_ids=unpack(job["prompt_ids"]),
+            prompts=tuple(Prompt(unpack(ids), scored) for ids, scored in job["prompts"]),
             params=_params_from_wire(job["params"]),
             kind=JobKind(job["kind"]),
         )
@@ -202,15 +203,17 @@ def _choice_to_wire(choice: Choice) -> list[Any]:
         *(pack(choice.token_ids), choice.text, choice.finish_reason.value),
         *(_logprobs_to_wire(choice.logprobs), pack(choice.text_offsets)),
         [[idx, base64.b64encode(text).decode()] for idx, text in choice.token_bytes.items()],
+        *(_logprobs_to_wire(choice.scored), pack(choice.embedding, "f")),
     ]
 
 
 def _choice_from_wire(wire: Sequence[Any]) -> Choice:
-    ids, text, finish_reason, logprobs, offsets, token_bytes = wire
+    ids, text, finish_reason, logprobs, offsets, token_bytes, scored, embedding = wire
     return Choice(
         *(unpack(ids), text, FinishReason(finish_reason)),
         *(_logprobs_from_wire(logprobs), unpack(offsets)),
         {idx: base64.b64decode(text) for idx, text in token_bytes},
+        *(_logprobs_from_wire(scored), unpack_floats(embedding)),
     )
 
 

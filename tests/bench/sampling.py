@@ -14,7 +14,7 @@ from typing import Any
 
 from gristmill.models import find_model
 from gristmill.settings import Settings
-from gristmill.types import Job, Row, SamplingParams
+from gristmill.types import Job, Prompt, Row, SamplingParams
 from gristmill_worker.build import build_engine
 from gristmill_worker.engine.engine import ContinuousBatchingEngine
 from gristmill_worker.models.gguf import convert
@@ -72,7 +72,7 @@ def run(
         # Prompts of one token each, so that the batch fills at once.
         prompt_ids = (1, 520 + i)
         sampling = SamplingParams(num_tokens + 1, ignore_eos=True, **params)
-        engine.add(f"row-{i}", Job((Row(i, str(i)),), prompt_ids, sampling))
+        engine.add(f"row-{i}", Job((Row(i, str(i)),), (Prompt(prompt_ids),), sampling))
     engine.step()
     begin = time.perf_counter()
     while engine.num_live:

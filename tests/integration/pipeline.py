@@ -33,6 +33,7 @@ from gristmill.types import (
     FinishReason,
     Job,
     ModelPin,
+    Prompt,
     Row,
     RowError,
     RowResult,
@@ -123,7 +124,8 @@ class CrashingStore:
 def make_job(*idxs: int, prompt: Sequence[int] = (), max_tokens: int = 20) -> Job:
     """A Job for the rows `idxs`."""
     rows = tuple(Row(idx, f"row-{idx}") for idx in idxs)
-    return Job(rows, tuple(prompt) or (1, idxs[0]), SamplingParams(max_tokens))
+    prompts = (Prompt(tuple(prompt) or (1, idxs[0])),)
+    return Job(rows, prompts, SamplingParams(max_tokens))
 
 
 def make_refusal(idx: int) -> Refusal:

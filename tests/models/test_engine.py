@@ -12,14 +12,14 @@ from drive import make_engine, run
 from tiny import greedy_alone, greedy_job, prompts
 
 from gristmill.errors import OutOfMemory
-from gristmill.types import FinishReason, Job, Row, SamplingParams
+from gristmill.types import FinishReason, Job, Prompt, Row, SamplingParams
 from gristmill_worker.engine.base import Generated
 from gristmill_worker.engine.engine import ContinuousBatchingEngine, EngineConfig
 
 
 def sampled_job(prompt_ids: list[int], max_tokens: int, seed: int, **params: Any) -> Job:
     sampling = SamplingParams(max_tokens, seed=seed, ignore_eos=True, **params)
-    return Job((Row(0, "row"),), tuple(prompt_ids), sampling)
+    return Job((Row(0, "row"),), (Prompt(tuple(prompt_ids)),), sampling)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3"])

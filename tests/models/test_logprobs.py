@@ -11,7 +11,7 @@ from drive import make_engine, run
 from tiny import greedy_job, prompts
 from tokenizers import Tokenizer, decoders, models
 
-from gristmill.types import Job, Row, SamplingParams
+from gristmill.types import Job, Prompt, Row, SamplingParams
 from gristmill_worker.engine.base import Finished, Generated
 from gristmill_worker.engine.detokenizer import text_offsets
 from gristmill_worker.engine.token_bytes import TokenBytes
@@ -42,7 +42,9 @@ def test_B65_values_are_the_models_own_whatever_the_parameters(
     [prompt] = prompts([9])
     sampling = SamplingParams(12, seed=4, ignore_eos=True, logprobs=3, **params)
 
-    end = run(make_engine(loaded), [("row", Job((Row(0, "r"),), tuple(prompt), sampling))])["row"]
+    end = run(
+        make_engine(loaded), [("row", Job((Row(0, "r"),), (Prompt(tuple(prompt)),), sampling))]
+    )["row"]
 
     ids = list(end.generated.token_ids)
     expected = logprobs_of(oracle, prompt, ids)

@@ -9,7 +9,7 @@ import torch
 from drive import make_engine, run
 from tiny import EOS, greedy_alone, greedy_job, prompts
 
-from gristmill.types import FinishReason, Job, Row, SamplingParams
+from gristmill.types import FinishReason, Job, Prompt, Row, SamplingParams
 from gristmill_worker.choices import of_choice
 
 
@@ -112,7 +112,9 @@ def test_a_row_that_forbids_everything_fails_alone(model_pair: Any) -> None:
 def test_choices_of_one_row_prefill_their_prompt_once(model_pair: Any) -> None:
     _, loaded = model_pair("llama")
     [prompt] = prompts([33])  # eight Blocks of four, and one token
-    row = Job((Row(0, "r"),), tuple(prompt), SamplingParams(6, seed=5, n=4, ignore_eos=True))
+    row = Job(
+        (Row(0, "r"),), (Prompt(tuple(prompt)),), SamplingParams(6, seed=5, n=4, ignore_eos=True)
+    )
     engine = make_engine(loaded)
     for i in range(4):
         engine.add(str(i), of_choice(row, i))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import VOCAB_SIZE, prompts
 
-from gristmill.types import Job, Row, SamplingParams
+from gristmill.types import Job, Prompt, Row, SamplingParams
 from gristmill_worker.choices import of_choice
 from gristmill_worker.engine.base import Finished, Generated
 
@@ -57,11 +57,11 @@ def test_a_row_gives_the_same_alone_in_company_preempted_and_resumed(
     _, loaded = model_pair("llama", packed=True)
     lengths = data.draw(st.lists(st.integers(1, 40), min_size=2, max_size=6))
     jobs = [
-        Job((Row(i, str(i)),), tuple(prompt), SamplingParams(**data.draw(PARAMS)))
+        Job((Row(i, str(i)),), (Prompt(tuple(prompt)),), SamplingParams(**data.draw(PARAMS)))
         for i, prompt in enumerate(prompts(lengths, seed=data.draw(st.integers(0, 9))))
     ]
     if data.draw(st.booleans()):  # another Choice of the first row shares its prompt
-        jobs.append(of_choice(replace(jobs[0], rows=(Row(9, "9"),)), 1))
+        jobs.append(of_choice(replace(jobs[0], params=replace(jobs[0].params, n=2)), 1))
     alone = [
         run(make_engine(loaded, block_size=16, attention=compiled), [("0", job)])["0"]
         for job in jobs

@@ -11,7 +11,7 @@ from drive import make_engine, run
 from recorder import Capture
 from tiny import greedy_alone, greedy_job, prompts
 
-from gristmill.types import Job, Row, SamplingParams
+from gristmill.types import Job, Prompt, Row, SamplingParams
 from gristmill_worker.attention.decode import GatherDecode
 from gristmill_worker.attention.paged import PagedAttention
 from gristmill_worker.attention.prefill import SdpaPrefill
@@ -82,7 +82,10 @@ def test_every_decode_step_takes_the_next_higher_rung_and_mixed_steps_none(
 
     engine._runner.run = watched
     jobs = [
-        (str(i), Job((Row(0, "row"),), tuple(row), SamplingParams(4 + i, ignore_eos=True)))
+        (
+            str(i),
+            Job((Row(0, "row"),), (Prompt(tuple(row)),), SamplingParams(4 + i, ignore_eos=True)),
+        )
         for i, row in enumerate(prompts([30, 5, 60, 7, 2]))
     ]
     run(engine, jobs)

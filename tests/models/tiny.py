@@ -12,7 +12,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
-from gristmill.types import Job, Row, SamplingParams
+from gristmill.types import Job, Prompt, Row, SamplingParams
 from gristmill_worker.models.hook import ATTENTION
 from gristmill_worker.models.loader import LoadedModel
 from gristmill_worker.models.packed_weight import pack_model
@@ -136,7 +136,7 @@ def prompts(lengths: list[int], seed: int = 0) -> list[list[int]]:
 
 def greedy_job(prompt_ids: list[int], max_tokens: int, **params: Any) -> Job:
     sampling = SamplingParams(max_tokens, temperature=0.0, **params)
-    return Job((Row(0, "row"),), tuple(prompt_ids), sampling)
+    return Job((Row(0, "row"),), (Prompt(tuple(prompt_ids)),), sampling)
 
 
 def save_folder(path: Path, model: Any) -> Path:

@@ -15,7 +15,9 @@ from gristmill.types import (
     Endpoint,
     FinishReason,
     Job,
+    JobKind,
     ModelPin,
+    Prompt,
     Row,
     RowError,
     RowResult,
@@ -28,6 +30,7 @@ from gristmill.types import (
 from gristmill.wire import decode_segment, decode_shard, encode_segment, encode_shard
 
 IDS = st.integers(0, 2**32 - 1)
+VECTORS = st.lists(st.floats(width=32, allow_nan=False), max_size=4).map(tuple)
 FLOATS = st.floats(max_value=0, width=32, allow_infinity=False, allow_nan=False)
 LOGPROBS = st.builds(TokenLogprob, FLOATS, st.lists(st.tuples(IDS, FLOATS), max_size=3).map(tuple))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
@@ -48,6 +51,8 @@ def choices(draw: Any) -> Choice:
         some(LOGPROBS) if asks else (),
         some(IDS) if asks else (),
         draw(st.dictionaries(IDS, st.binary(max_size=4), max_size=3)) if asks else {},
+        draw(st.lists(LOGPROBS, max_size=4).map(tuple)),
+        draw(VECTORS),
     )
 
 
@@ -102,11 +107,24 @@ def test_every_parameter_comes_back_as_it_was() -> None:
         for name in params.__dataclass_fields__
         if getattr(params, name) == getattr(neutral, name)
     ], "each field of this test has a value of its own"
-    jobs = tuple(Job((Row(i, str(i)),), (1, 2), p) for i, p in enumerate([params, neutral]))
+    jobs = tuple(
+        Job((Row(i, str(i)),), (Prompt((1, 2)),), p) for i, p in enumerate([params, neutral])
+    )
+
+    assert comes_back(jobs)
+
+
+def test_every_prompt_and_kind_comes_back_as_it_was() -> None:
+    prompts = (Prompt((1, 2**32 - 1), scored_from=1), Prompt((7,), scored_from=1), Prompt((3, 4)))
+    jobs = tuple(Job((Row(0, "r"),), prompts, SamplingParams(0), kind) for kind in JobKind)
+
+    assert comes_back(jobs)
+
+
+def comes_back(jobs: tuple[Job, ...]) -> bool:
     pin = ModelPin("m", "r", "t", "float32")
     shard = Shard("acme", "batch_1", "run-1", 0, Endpoint.CHAT, pin, jobs)
-
-    assert decode_shard(encode_shard(shard)) == shard
+    return decode_shard(encode_shard(shard)) == shard
 
 
 def test_floats_are_kept_to_the_last_bit() -> None:

@@ -6,7 +6,7 @@ import secrets
 
 from gristmill.queues.base import Lease
 from gristmill.types import RowResult, Shard
-from gristmill_worker.choices import assemble, num_sequences
+from gristmill_worker.choices import assemble, computed_choices
 from gristmill_worker.engine.base import Engine, Finished
 from gristmill_worker.segments import Place, SegmentWriter
 
@@ -49,7 +49,7 @@ class Attempt:
         job = self.shard.jobs[job_idx]
         ended = self._ended.setdefault(job_idx, {})
         ended[choice_idx] = finished
-        if finished.error is None and len(ended) < num_sequences(job):
+        if finished.error is None and len(ended) < len(computed_choices(job)):
             return []
         del self._ended[job_idx]
         self._results.append(assemble(job_idx, job, ended, at=at))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gristmill.types import Job, Row, SamplingParams
+from gristmill.types import Job, Prompt, Row, SamplingParams
 from gristmill_worker.attention.base import AttentionBackend
 from gristmill_worker.attention.choose import choose_attention
 from gristmill_worker.attention.self_test import HeadShape
@@ -149,7 +149,7 @@ def run_largest_step(
     scheduled = []
     for n in range(max_num_seqs):
         num_tokens = min(per_seq + (n < rest), longest)
-        job = Job((Row(n, str(n)),), (0,) * num_tokens, SamplingParams(1))
+        job = Job((Row(n, str(n)),), (Prompt((0,) * num_tokens),), SamplingParams(1))
         seq = Sequence(str(n), job, n, NOTHING)
         seq.block_table = list(range(n * blocks_per_seq, (n + 1) * blocks_per_seq))
         scheduled.append(Scheduled(seq, num_tokens))

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
-from gristmill.types import Job, Row, SamplingParams
+from gristmill.types import Job, Prompt, Row, SamplingParams
 from gristmill_worker.attention.base import AttentionBackend
 from gristmill_worker.attention.choose import choose_attention
 from gristmill_worker.attention.compiled import CompiledAttention
@@ -154,7 +154,7 @@ def _answer(
     )
     params = SamplingParams(_NUM_GENERATED, temperature=0.0, ignore_eos=True)
     seqs = [
-        Sequence(str(i), Job((Row(i, str(i)),), tuple(prompt), params), i, NOTHING)
+        Sequence(str(i), Job((Row(i, str(i)),), (Prompt(tuple(prompt)),), params), i, NOTHING)
         for i, prompt in enumerate(prompts)
     ]
     answers = [_Answer(seq.token_ids) for seq in seqs]

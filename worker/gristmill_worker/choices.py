@@ -1,7 +1,7 @@
 """Several answers to one Job: what the Engine computes for them, and their sum as one result.
 
-The Engine knows nothing of it: each Choice is a Sequence of its own with a seed of its own, and the
-prefix cache sees to it that their prompt is computed once.
+The Engine knows nothing of it: each Choice is a Sequence of its own with one prompt and a seed of
+its own, and the prefix cache sees to it that what prompts share is computed once.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from gristmill.types import Choice, Job, RowResult, Usage
 from gristmill_worker.engine.base import Finished
 
 
-def num_sequences(job: Job) -> int:
-    """How many Sequences a Job takes: greedy Choices are all equal, so one is enough for them."""
-    return 1 if job.params.greedy else job.params.n
+def computed_choices(job: Job) -> range:
+    """The Choices that take a Sequence each: the greedy ones of one prompt are equal, so the first
+    of them is enough."""
+    n = job.params.n
+    return range(0, len(job.prompts) * n, n if job.params.greedy else 1)
 
 
 def of_choice(job: Job, choice_idx: int) -> Job:
-    """The Job of one Choice alone."""
+    """The Job of one Choice alone: one prompt, one answer."""
+    prompt = job.prompts[choice_idx // job.params.n]
     seed = choice_seed(job.params.seed, choice_idx)
-    return replace(job, params=replace(job.params, n=1, seed=seed))
+    return replace(job, prompts=(prompt,), params=replace(job.params, n=1, seed=seed))
 
 
 def choice_seed(seed: int, choice_idx: int) -> int:
@@ -38,19 +41,20 @@ def assemble(job_idx: int, job: Job, ended: Mapping[int, Finished], *, at: int) 
     error = next((end.error for end in ended.values() if end.error), None)
     if error is not None:
         return RowResult(job_idx, job.rows, error=error, finished_at=at)
-    ends = [ended[i] for i in range(num_sequences(job))]
-    copies = job.params.n // len(ends)
+    ends = [ended[i] for i in computed_choices(job)]
+    copies = len(job.prompts) * job.params.n // len(ends)
+    firsts = ends[:: job.params.n // copies]  # of each prompt the one that counts it
     times = [end.generated.times_ms for end in ends if end.generated.times_ms]
     num_gaps = sum(len(times_ms) - 1 for times_ms in times)
     return RowResult(
         job_idx=job_idx,
         rows=job.rows,
         usage=Usage(
-            ends[0].usage.prompt_tokens,
+            sum(end.usage.prompt_tokens for end in firsts),
             copies * sum(end.usage.completion_tokens for end in ends),
-            ends[0].usage.cached_tokens,
+            sum(end.usage.cached_tokens for end in firsts),
         ),
-        choices=tuple(_choice(end) for end in ends) * copies,
+        choices=tuple(choice for end in ends for choice in [_choice(end)] * copies),
         finished_at=at,
         ttft_s=min((times_ms[0] for times_ms in times), default=0) / 1000,
         itl_s=sum(times_ms[-1] - times_ms[0] for times_ms in times) / 1000 / max(num_gaps, 1),
@@ -66,4 +70,6 @@ def _choice(end: Finished) -> Choice:
         tuple(end.generated.logprobs),
         tuple(end.text_offsets),
         end.token_bytes,
+        tuple(end.scored),
+        tuple(end.embedding),
     )

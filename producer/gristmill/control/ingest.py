@@ -206,7 +206,9 @@ def cut(jobs: Iterable[Job], settings: Settings) -> Iterator[tuple[Job, ...]]:
     some: list[Job] = []
     num_tokens = 0
     for job in jobs:
-        cost = len(job.prompt_ids) + job.params.n * min(job.params.max_tokens, _MAX_EXPECTED_OUTPUT)
+        num_choices = len(job.prompts) * job.params.n
+        expected_output = min(job.params.max_tokens, _MAX_EXPECTED_OUTPUT)
+        cost = job.num_prompt_tokens + num_choices * expected_output
         is_full = len(some) == settings.shard_max_jobs
         if some and (is_full or num_tokens + cost > settings.shard_max_tokens):
             yield tuple(some)

@@ -11,7 +11,7 @@ from gristmill.models import Model
 from gristmill.requests.prepare import Refusal, Window, prepare
 from gristmill.requests.tokenise import Tokeniser
 from gristmill.settings import Settings
-from gristmill.types import Endpoint
+from gristmill.types import Endpoint, Job
 
 _INDEX = re.compile(r"\[\d+\]")
 
@@ -97,10 +97,18 @@ def _add(
         num_merged=report.num_merged + sum(len(job.rows) - 1 for job in window.jobs),
         prompt_tokens=report.prompt_tokens + window.prompt_tokens,
         max_output_tokens=report.max_output_tokens
-        + sum(len(job.rows) * job.params.n * job.params.max_tokens for job in window.jobs),
-        longest_prompt=max(report.longest_prompt, *(len(job.prompt_ids) for job in window.jobs), 0),
+        + sum(_max_output_tokens(job) for job in window.jobs),
+        longest_prompt=max(
+            report.longest_prompt,
+            *(len(p.token_ids) for job in window.jobs for p in job.prompts),
+            0,
+        ),
         refused=tuple(sorted(groups.values(), key=lambda group: group.first_line)),
     )
+
+
+def _max_output_tokens(job: Job) -> int:
+    return len(job.rows) * len(job.prompts) * job.params.n * job.params.max_tokens
 
 
 def _count(

@@ -10,7 +10,7 @@ from gristmill.models import Model
 from gristmill.requests.bodies import ChatBody, CompletionBody
 from gristmill.requests.input_file import Cursor
 from gristmill.requests.tokenise import Text, Tokeniser
-from gristmill.types import Endpoint, Job, Row, RowError, SamplingParams
+from gristmill.types import Endpoint, Job, Prompt, Row, RowError, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def finish(draft: Draft, *, model: Model, tokeniser: Tokeniser, seeds: RowSeeds)
             continue
         rows_of.setdefault((prompt_ids, params), []).append(candidate.row)
         prompt_tokens += len(prompt_ids)
-    jobs = [Job(tuple(rows), ids, params) for (ids, params), rows in rows_of.items()]
+    jobs = [Job(tuple(rows), (Prompt(ids),), params) for (ids, params), rows in rows_of.items()]
     return Window(
         endpoint=draft.endpoint,
         jobs=tuple(sorted(jobs, key=lambda job: job.prompt_ids)),

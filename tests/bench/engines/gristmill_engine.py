@@ -14,7 +14,7 @@ from result import report
 from workloads import load_workload
 
 from gristmill.settings import Settings
-from gristmill.types import Job, Row, SamplingParams
+from gristmill.types import Job, Prompt, Row, SamplingParams
 from gristmill_worker.build import build_engine
 from gristmill_worker.models.loader import load_model
 
@@ -35,7 +35,9 @@ def main(folder: str, rows_at_once: str, *names: str) -> None:
         rows = {}
         for (prompt_ids, max_new), ids in sorted(rows_of.items()):
             params = SamplingParams(max_new, temperature=0.0, ignore_eos=True)
-            engine.add(ids[0], Job(tuple(Row(0, row) for row in ids), prompt_ids, params))
+            engine.add(
+                ids[0], Job(tuple(Row(0, row) for row in ids), (Prompt(prompt_ids),), params)
+            )
             rows[ids[0]] = ids
         answers: dict[str, list[int]] = {}
         while engine.num_live:

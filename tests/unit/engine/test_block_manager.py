@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from gristmill.types import Job, Row, SamplingParams
+from gristmill.types import Job, Prompt, Row, SamplingParams
 from gristmill_worker.engine.base import NOTHING
 from gristmill_worker.engine.block_manager import BlockManager
 from gristmill_worker.engine.sequence import Sequence
@@ -15,7 +15,7 @@ NUM_BLOCKS, BLOCK_SIZE = 12, 3
 
 
 def make_sequence(token_ids: list[int]) -> Sequence:
-    job = Job((Row(0, "row"),), tuple(token_ids), SamplingParams(4))
+    job = Job((Row(0, "row"),), (Prompt(tuple(token_ids)),), SamplingParams(4))
     return Sequence("seq", job, 0, NOTHING)
 
 

@@ -17,7 +17,7 @@ import random
 
 import pytest
 
-from gristmill.types import FinishReason, Job, Row, SamplingParams
+from gristmill.types import FinishReason, Job, Prompt, Row, SamplingParams
 from gristmill_worker.engine.base import NOTHING, Generated
 from gristmill_worker.engine.block_manager import BlockManager
 from gristmill_worker.engine.scheduler import Scheduler, SchedulerOutput
@@ -72,9 +72,8 @@ class Life:
         max_tokens = self.chance.randint(1, self.longest - len(prompt))
         resumed = self.chance.randint(0, max_tokens - 1) if self.chance.random() < 0.1 else 0
         generated = self._tokens(resumed)
-        job = Job(
-            (Row(self.num_added, str(self.num_added)),), tuple(prompt), SamplingParams(max_tokens)
-        )
+        row = Row(self.num_added, str(self.num_added))
+        job = Job((row,), (Prompt(tuple(prompt)),), SamplingParams(max_tokens))
         resume = Generated(generated, [0] * resumed) if resumed else NOTHING
         seq = Sequence(str(self.num_added), job, self.num_added, resume)
         self.live[seq.arrival] = seq

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.types import FinishReason, Job, Row, SamplingParams
+from gristmill.types import FinishReason, Job, Prompt, Row, SamplingParams
 from gristmill_worker.engine.base import NOTHING
 from gristmill_worker.engine.block_manager import BlockManager
 from gristmill_worker.engine.scheduler import Scheduler
@@ -13,7 +13,8 @@ from gristmill_worker.engine.sequence import Sequence, SequenceStatus
 
 
 def make_sequence(arrival: int, prompt_ids: list[int], max_tokens: int) -> Sequence:
-    job = Job((Row(arrival, str(arrival)),), tuple(prompt_ids), SamplingParams(max_tokens))
+    row, prompt = Row(arrival, str(arrival)), Prompt(tuple(prompt_ids))
+    job = Job((row,), (prompt,), SamplingParams(max_tokens))
     return Sequence(str(arrival), job, arrival, NOTHING)
 
 

@@ -9,7 +9,7 @@ from fake_engine import FakeEngine, fake_tokens
 from floor import Floor
 from pipeline import make_job
 
-from gristmill.types import FinishReason, Job, Usage
+from gristmill.types import FinishReason, Job, Prompt, Usage
 from gristmill_worker.choices import choice_seed, of_choice
 
 
@@ -49,6 +49,25 @@ def test_B23_each_choice_has_its_reason_and_the_prompt_counts_once() -> None:
     ]
     assert result.usage == Usage(len(JOB.prompt_ids), sum(map(len, expected)))
     assert 0 < result.ttft_s < result.finished_at and result.itl_s > 0
+
+
+def test_choices_of_several_prompts_stand_prompt_by_prompt_and_each_prompt_counts_once() -> None:
+    floor = Floor()
+    prompts = tuple(Prompt((7, i, i)[: 1 + i]) for i in range(3))
+    sampled = replace(with_params(JOB, n=2), prompts=prompts)
+    greedy = with_params(sampled, temperature=0.0)
+    floor.send(0, [sampled, greedy])
+
+    floor.run_dry(floor.worker())
+
+    results = {r.job_idx: r for r in floor.results()}
+    each = [fake_tokens(of_choice(sampled, i)) for i in range(6)]
+    assert [choice.token_ids for choice in results[0].choices] == each
+    assert results[0].usage == Usage(1 + 2 + 3, sum(map(len, each)))
+    firsts = [fake_tokens(of_choice(greedy, i)) for i in (0, 2, 4)]
+    twice = [ids for ids in firsts for _ in range(2)]
+    assert [choice.token_ids for choice in results[1].choices] == twice
+    assert results[1].usage == Usage(1 + 2 + 3, sum(map(len, twice)))
 
 
 def test_equal_greedy_choices_are_computed_once() -> None:

@@ -31,7 +31,8 @@ NOTHING = Generated()
 class Finished:
     """The end of one Sequence: an answer, or `error` (then the rest is empty).
 
-    `text_offsets` and `token_bytes` as in types.Choice, for Jobs that ask for log-probabilities.
+    `text_offsets`, `token_bytes`, `scored` and `embedding` as in types.Choice, for Jobs that ask
+    for log-probabilities or vectors.
     """
 
     seq_id: str
@@ -41,6 +42,8 @@ class Finished:
     finish_reason: FinishReason | None = None
     text_offsets: Sequence[int] = ()
     token_bytes: Mapping[int, bytes] = field(default_factory=dict)
+    scored: Sequence[TokenLogprob] = ()
+    embedding: Sequence[float] = ()
     error: RowError | None = None
 
 
@@ -60,7 +63,10 @@ class Engine(Protocol):
     """One thread calls all methods. `seq_id` is the caller's and unique among live Sequences."""
 
     def add(self, seq_id: str, job: Job, resume: Generated = NOTHING) -> None:
-        """Queue a Job. A Job that can never fit comes back as `Finished.error` of the next step."""
+        """Queue a Job of one prompt and one Choice.
+
+        A Job that can never fit comes back as `Finished.error` of the next step.
+        """
 
     def cancel(self, seq_id: str) -> None:
         """Forget a Sequence; nothing more is heard of it. Unknown ids are ignored."""

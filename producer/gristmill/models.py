@@ -10,18 +10,26 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.util
-import json
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from gristmill.errors import ModelNotFound, ModelUnsupported, UsageError
+from gristmill.errors import ModelNotFound, UsageError
+from gristmill.model_folder import (
+    check_files,
+    find_max_model_len,
+    find_vocab_size,
+    read_json,
+    template_hash,
+    tokenizer_hash,
+    weights_fingerprint,
+)
+from gristmill.sentence_model import EmbeddingDefaults, embedding_defaults
 from gristmill.settings import Settings
-from gristmill.types import ModelPin
+from gristmill.types import JobKind, ModelPin
 
 __all__ = ["BUILTIN_MODEL", "ConvertGguf", "Model", "find_model"]
 
@@ -34,23 +42,6 @@ ConvertGguf = Callable[[Path, Path], None]
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.jinja"]
-_CONFIG_FILES = ("config.json", "generation_config.json")
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
-#: How the families of models call their longest sequence.
-_WINDOW_KEYS = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_sequence_length",
-    "max_seq_len",
-    "seq_length",
-    "n_ctx",
-)
-_MIB = 2**20
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +60,23 @@ class Model:
     vocab_size: int
     max_model_len: int
     served_names: tuple[str, ...]
-    has_chat_template: bool
+    #: Of the chat template; empty where there is none.
+    template_hash: str
+    embedding: EmbeddingDefaults
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self.template_hash)
+
+    @property
+    def kinds(self) -> frozenset[JobKind]:
+        """What the model can be asked for."""
+        kinds = set(JobKind)
+        if self.embedding.generates_nothing:
+            kinds -= {JobKind.GENERATE, JobKind.SCORE}
+        if self.embedding.unsupported:
+            kinds -= {JobKind.EMBED}
+        return frozenset(kinds)
 
     def serves(self, name: str) -> bool:
         return name in self.served_names
@@ -109,21 +116,26 @@ def find_model(
         )
     if revision is not None and not _HUB_ID.fullmatch(name):
         raise UsageError(f"A revision belongs to a hub id like org/name, not to {name!r}.")
-    _check_files(path)
-    config = _read_json(path / "config.json")
+    check_files(path)
+    config = read_json(path / "config.json")
+    embedding = embedding_defaults(path, config)
+    max_model_len = find_max_model_len(config, settings=settings, path=path)
+    if embedding.generates_nothing and embedding.max_tokens is not None:
+        max_model_len = min(max_model_len, embedding.max_tokens)
     return Model(
         name=name,
         path=path,
         pin=ModelPin(
             name=name,
-            revision=found or _weights_fingerprint(path),
-            tokenizer_hash=_tokenizer_hash(path),
+            revision=found or weights_fingerprint(path),
+            tokenizer_hash=tokenizer_hash(path),
             dtype=dtype,
         ),
-        vocab_size=_vocab_size(config, path=path),
-        max_model_len=_max_model_len(config, settings=settings, path=path),
+        vocab_size=find_vocab_size(config, path=path),
+        max_model_len=max_model_len,
         served_names=tuple(dict.fromkeys((name, *served_names))),
-        has_chat_template=_has_chat_template(path),
+        template_hash=template_hash(path),
+        embedding=embedding,
     )
 
 
@@ -192,104 +204,3 @@ def _from_hub(name: str, *, revision: str | None) -> tuple[Path, str]:
             "HF_TOKEN for a gated model), or give the path of a folder."
         ) from error
     return path, path.name  # .../snapshots/<commit hash>
-
-
-def _check_files(path: Path) -> None:
-    if not (path / "config.json").is_file():
-        raise ModelNotFound(f"{path} holds no config.json, so it is no model folder.")
-    if not any(path.glob("*.safetensors")):
-        if any(path.glob("*.bin")) or any(path.glob("*.pt")) or any(path.glob("*.pth")):
-            raise ModelUnsupported(
-                f"{path} holds its weights as a pickle only, which can run code when it is read. "
-                "Load it where you trust it and save it with save_pretrained(), which writes "
-                "safetensors."
-            )
-        raise ModelNotFound(f"{path} holds no weights (*.safetensors).")
-    if not (path / "tokenizer.json").is_file():
-        raise ModelUnsupported(
-            f"{path} holds no tokenizer.json. Make one with AutoTokenizer.from_pretrained(folder)"
-            ".save_pretrained(folder)."
-        )
-
-
-def _weights_fingerprint(path: Path) -> str:
-    """Changes with the configuration and with any realistic change of weights, read in no time.
-
-    Training changes the values everywhere, so the first and the last MiB of each file tell two
-    versions apart; the first also holds the names and shapes of its tensors.
-    """
-    digest = hashlib.sha256()
-    for file in _existing(path, _CONFIG_FILES):
-        _add(digest, file.name, file.read_bytes())
-    for file in sorted(path.glob("*.safetensors")):
-        size = file.stat().st_size
-        with file.open("rb") as weights:
-            head = weights.read(_MIB)
-            weights.seek(max(size - _MIB, 0))
-            _add(digest, f"{file.name} {size}", head + weights.read(_MIB))
-    return digest.hexdigest()
-
-
-def _tokenizer_hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    for file in (*_existing(path, _TOKENIZER_FILES), *_chat_template_files(path)):
-        _add(digest, file.name, file.read_bytes())
-    return digest.hexdigest()
-
-
-def _add(digest: hashlib._Hash, name: str, content: bytes) -> None:
-    digest.update(f"{name} {len(content)}\n".encode())
-    digest.update(content)
-
-
-def _existing(path: Path, names: Iterable[str]) -> list[Path]:
-    return [path / name for name in names if (path / name).is_file()]
-
-
-def _chat_template_files(path: Path) -> list[Path]:
-    return sorted([*path.glob("chat_template*"), *path.glob("additional_chat_templates/*.jinja")])
-
-
-def _has_chat_template(path: Path) -> bool:
-    if _chat_template_files(path):
-        return True
-    config = path / "tokenizer_config.json"
-    return config.is_file() and bool(_read_json(config).get("chat_template"))
-
-
-def _max_model_len(config: Mapping[str, Any], *, settings: Settings, path: Path) -> int:
-    own = _first_int(config, _WINDOW_KEYS)
-    limits = [limit for limit in (own, settings.max_model_len) if limit is not None]
-    if not limits:
-        raise UsageError(
-            f"The config.json in {path} does not say how long a sequence may be; set "
-            "GRISTMILL_MAX_MODEL_LEN."
-        )
-    return min(limits)
-
-
-def _vocab_size(config: Mapping[str, Any], *, path: Path) -> int:
-    size = _first_int(config, ("vocab_size",))
-    if size is None:
-        raise ModelUnsupported(f"The config.json in {path} has no vocab_size.")
-    return size
-
-
-def _first_int(config: Mapping[str, Any], keys: Iterable[str]) -> int | None:
-    """The first of `keys` that is set, in the config itself or in its part for text."""
-    nested = config.get("text_config")
-    for part in (config, nested if isinstance(nested, dict) else {}):
-        for key in keys:
-            if isinstance(part.get(key), int) and part[key] > 0:
-                return int(part[key])
-    return None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ModelUnsupported(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelUnsupported(f"{path} holds no JSON object.")
-    return value

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gristmill.errors import UsageError
 from gristmill.types import Grammar, GrammarKind
@@ -73,6 +74,45 @@ def make_tokenizer(
         tokenizer_json, n_vocab=vocab_size, eos_token=sorted(eos_token_ids) or None
     )
     return tokenizer
+
+
+def schema_problem(text: str) -> str | None:
+    """Why a text is no JSON Schema by which documents can be checked."""
+    try:
+        _validator(text)
+    except ValueError as error:  # jsonschema-rs derives its errors from it
+        return readable(str(getattr(error, "message", error)))
+    return None
+
+
+def violation(grammar: Grammar, answer: str) -> str | None:
+    """Why a finished answer does not satisfy its strict schema; None where it does or has none."""
+    if not grammar.strict or grammar.kind is not GrammarKind.JSON_SCHEMA:
+        return None
+    try:
+        _validator(grammar.text).validate(json.loads(answer))
+    except (ValueError, RecursionError) as error:
+        place = "".join(f"[{step!r}]" for step in getattr(error, "instance_path", ()))
+        reason = readable(str(getattr(error, "message", error)))
+        return f"{reason}, at {place}" if place else reason
+    return None
+
+
+@lru_cache(maxsize=64)
+def _validator(schema_text: str) -> Any:
+    """A second implementation of JSON Schema, for what a grammar might get wrong."""
+    try:
+        import jsonschema_rs
+    except ImportError as error:
+        raise UsageError(
+            "Structured output needs the package jsonschema-rs: pip install 'gristmill[server]' "
+            "where requests are read, 'gristmill[worker]' where they are computed."
+        ) from error
+
+    def refuse(uri: str) -> NoReturn:
+        raise ValueError(f"{uri} is not fetched")  # a schema must not reach out from here
+
+    return jsonschema_rs.validator_for(json.loads(schema_text), retriever=refuse)
 
 
 def readable(error: str) -> str:

@@ -60,6 +60,23 @@ class Grammar:
     strict: bool = False
 
 
+class ToolFormat(StrEnum):
+    """How a model writes calls of tools (tool_formats.py)."""
+
+    HERMES = "hermes"
+    LLAMA3_JSON = "llama3_json"
+    MISTRAL = "mistral"
+    MISTRAL_ARGS = "mistral_args"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """That calls of tools are looked for in an answer: how they are written, and of which tools."""
+
+    format: ToolFormat
+    names: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How to pick tokens. The defaults are the API's neutral ones, never the model folder's.
@@ -68,7 +85,8 @@ class SamplingParams:
     (64 bits); it is 0 for greedy rows, whose result does not depend on it. The first `min_tokens`
     tokens never end the row. `stop_token_ids` end it as the model's end tokens do. With a `grammar`
     only tokens are picked that lead to an answer of that form; those that end the row only where
-    it is complete, and where nothing can follow the row ends by itself. `logprobs` is
+    it is complete, and where nothing can follow the row ends by itself. Control tokens have no text
+    in an answer, unless `skip_special_tokens` is false. `logprobs` is
     how many likeliest tokens to report beside each sampled one; None reports no log-probabilities.
     `n` is the number of Choices of each prompt; the seed of the first one is `seed`. `max_tokens`
     is 0 for Jobs that generate nothing.
@@ -92,6 +110,8 @@ class SamplingParams:
     logprobs: int | None = None
     n: int = 1
     grammar: Grammar | None = None
+    tools: ToolUse | None = None
+    skip_special_tokens: bool = True
 
     @property
     def greedy(self) -> bool:

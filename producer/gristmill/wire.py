@@ -38,6 +38,8 @@ from gristmill.types import (
     Shard,
     ShardPointer,
     TokenLogprob,
+    ToolFormat,
+    ToolUse,
     Usage,
 )
 
@@ -246,7 +248,7 @@ def _params_to_wire(params: SamplingParams) -> dict[str, Any]:
 
 
 def _params_from_wire(wire: dict[str, Any]) -> SamplingParams:
-    grammar = wire.get("grammar")
+    grammar, tools = wire.get("grammar"), wire.get("tools")
     return SamplingParams(
         **{
             "max_tokens": 0,
@@ -255,6 +257,7 @@ def _params_from_wire(wire: dict[str, Any]) -> SamplingParams:
             "stop": tuple(wire.get("stop", ())),
             "stop_token_ids": tuple(wire.get("stop_token_ids", ())),
             "grammar": grammar and Grammar(**{**grammar, "kind": GrammarKind(grammar["kind"])}),
+            "tools": tools and ToolUse(ToolFormat(tools["format"]), tuple(tools["names"])),
         }
     )
 

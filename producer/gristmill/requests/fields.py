@@ -11,12 +11,12 @@ from typing_extensions import TypedDict
 MAX_STOP_STRINGS = 4
 
 
-def _unsupported(text: str, *, field: str = "") -> PydanticCustomError:
+def unsupported(text: str, *, field: str = "") -> PydanticCustomError:
     return PydanticCustomError("unsupported_parameter", "{text}", {"text": text, "field": field})
 
 
-def _invalid(text: str) -> PydanticCustomError:
-    return PydanticCustomError("invalid_value", "{text}", {"text": text, "field": ""})
+def invalid(text: str, *, field: str = "") -> PydanticCustomError:
+    return PydanticCustomError("invalid_value", "{text}", {"text": text, "field": field})
 
 
 def stop_strings(value: object) -> tuple[str, ...]:
@@ -24,11 +24,11 @@ def stop_strings(value: object) -> tuple[str, ...]:
         return ()
     strings = value if type(value) is list else [value]
     if any(type(string) is not str for string in strings):
-        raise _invalid("must be a string or a list of strings")
+        raise invalid("must be a string or a list of strings")
     if len(strings) > MAX_STOP_STRINGS:
-        raise _invalid(f"must have at most {MAX_STOP_STRINGS} strings, not {len(strings)}")
+        raise invalid(f"must have at most {MAX_STOP_STRINGS} strings, not {len(strings)}")
     if "" in strings:
-        raise _invalid("must not contain an empty string, which would stop every answer at once")
+        raise invalid("must not contain an empty string, which would stop every answer at once")
     return tuple(strings)
 
 
@@ -41,11 +41,11 @@ def _text(value: object) -> object:
 
 def _part_text(part: object) -> str:
     if type(part) is not dict or type(part.get("type")) is not str:
-        raise _invalid('must be a string or a list of {"type": "text", "text": ...} parts')
+        raise invalid('must be a string or a list of {"type": "text", "text": ...} parts')
     if part["type"] != "text":
-        raise _unsupported(f"has a part of type {part['type']!r}; only text is supported yet")
+        raise unsupported(f"has a part of type {part['type']!r}; only text is supported yet")
     if part.keys() != {"type", "text"} or type(part["text"]) is not str:
-        raise _invalid("has a text part with other keys than `type` and `text`, which is a string")
+        raise invalid("has a text part with other keys than `type` and `text`, which is a string")
     return str(part["text"])
 
 
@@ -54,11 +54,11 @@ def message(value: object) -> object:
     if type(value) is not dict:
         return value
     if value.get("role") in ("tool", "function"):
-        raise _unsupported("messages of tools are not supported yet; remove them", field="role")
+        raise unsupported("messages of tools are not supported yet; remove them", field="role")
     known = {name: field for name, field in value.items() if field is not None}
     for name in known:
         if name not in ("role", "content"):
-            raise _unsupported("is not supported yet in a message; leave it out", field=name)
+            raise unsupported("is not supported yet in a message; leave it out", field=name)
     return known
 
 
@@ -67,7 +67,7 @@ def token_ids(value: object) -> tuple[int, ...]:
     if value is None:
         return ()
     if type(value) is not list or any(type(item) is not int for item in value):
-        raise _invalid("must be a list of integers, the ids of tokens")
+        raise invalid("must be a list of integers, the ids of tokens")
     return tuple(sorted(set(value)))
 
 
@@ -83,9 +83,9 @@ def prompt(value: object) -> str | tuple[int, ...]:
     if type(value) is str:
         return value
     if type(value) is not list:
-        raise _invalid("must be a string or a list of token ids")
+        raise invalid("must be a string or a list of token ids")
     if any(type(item) in (str, list) for item in value):
-        raise _unsupported("has several prompts, which is not supported yet; write a line for each")
+        raise unsupported("has several prompts, which is not supported yet; write a line for each")
     if any(type(item) is not int for item in value):
-        raise _invalid("must hold integers only, the ids of tokens")
+        raise invalid("must hold integers only, the ids of tokens")
     return tuple(value)

@@ -6,7 +6,13 @@ All of it but the clock is a function of the token ids, so nothing here has to b
 from __future__ import annotations
 
 from gristmill.types import FinishReason
-from gristmill_worker.engine.detokenizer import Decoder, StopStrings, final_text, text_offsets
+from gristmill_worker.engine.detokenizer import (
+    Decoder,
+    StopStrings,
+    WithSpecialTokens,
+    final_text,
+    text_offsets,
+)
 from gristmill_worker.engine.grammar import Bits, GrammarState
 from gristmill_worker.engine.penalties import TokenCounts
 from gristmill_worker.engine.sampler import SamplingRow, Unsampled
@@ -26,7 +32,7 @@ class Decoding:
         grammar: GrammarState | None = None,
     ) -> None:
         self._seq = seq
-        self._decoder = decoder
+        self._decoder = decoder if seq.params.skip_special_tokens else WithSpecialTokens(decoder)
         self.started_s = started_s
         self.grammar = grammar
         params = seq.params
@@ -34,7 +40,9 @@ class Decoding:
         #: Tokens that end the row.
         self._end_ids = eos.union(params.stop_token_ids)
         self._counts = TokenCounts(seq.num_prompt_tokens) if params.has_penalties else None
-        self._stops = StopStrings(decoder, params.stop, params.min_tokens) if params.stop else None
+        self._stops = (
+            StopStrings(self._decoder, params.stop, params.min_tokens) if params.stop else None
+        )
 
     def sampling_row(self) -> SamplingRow:
         """How to pick the next token."""

@@ -23,6 +23,16 @@ class Decoder(Protocol):
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str: ...
 
 
+class WithSpecialTokens:
+    """A Decoder that writes control tokens out."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        return self._decoder.decode(ids, skip_special_tokens=False)
+
+
 class StopStrings:
     """Watches the text of one row for its stop strings, as tokens arrive.
 

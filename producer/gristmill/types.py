@@ -10,10 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gristmill.embedding import EmbeddingParams
 from gristmill.histogram import Histogram
-
-#: The lane on which Bells travel from workers to the control side.
-CONTROL_LANE = "control"
+from gristmill.marks import Mark
+from gristmill.messages import CONTROL_LANE as CONTROL_LANE
+from gristmill.messages import Bell as Bell
+from gristmill.messages import ShardPointer as ShardPointer
+from gristmill.outcome import RowError as RowError
+from gristmill.outcome import Times as Times
+from gristmill.outcome import TokenLogprob as TokenLogprob
+from gristmill.outcome import Usage as Usage
 
 
 class JobKind(StrEnum):
@@ -27,6 +33,7 @@ class JobKind(StrEnum):
 class Endpoint(StrEnum):
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
+    EMBEDDINGS = "/v1/embeddings"
 
 
 class FinishReason(StrEnum):
@@ -160,6 +167,8 @@ class Job:
     prompts: tuple[Prompt, ...]
     params: SamplingParams
     kind: JobKind = JobKind.GENERATE
+    #: Of Jobs that embed.
+    embedding: EmbeddingParams | None = None
 
     @property
     def prompt(self) -> Prompt:
@@ -198,6 +207,8 @@ class Shard:
     endpoint: Endpoint
     model: ModelPin
     jobs: tuple[Job, ...]
+    #: Of the chat template that its prompts were rendered with, if any.
+    template_hash: str = ""
 
     @property
     def pointer(self) -> ShardPointer:
@@ -205,75 +216,6 @@ class Shard:
         return ShardPointer(
             self.tenant_id, self.batch_id, self.run_id, self.n, len(self.jobs), tokens
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ShardPointer:
-    """What a queue message holds: where the Shard lies and how large it is. Never data."""
-
-    tenant_id: str
-    batch_id: str
-    run_id: str
-    n: int
-    num_jobs: int
-    num_prompt_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Bell:
-    """Worker to control: this Attempt has stored its Segment number `seq`. May be lost."""
-
-    tenant_id: str
-    batch_id: str
-    run_id: str
-    shard_n: int
-    attempt_id: str
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one row. `cached_tokens` of the prompt were found in the prefix cache."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cached_tokens + other.cached_tokens,
-        )
-
-    def times(self, count: int) -> Usage:
-        return Usage(
-            self.prompt_tokens * count, self.completion_tokens * count, self.cached_tokens * count
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RowError:
-    """Why a row has no answer. With `status_code` it is an HTTP-like refusal, else never run."""
-
-    code: str
-    message: str
-    param: str | None = None
-    status_code: int | None = None
-    type: str = "invalid_request_error"
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Natural log-probabilities at one token, in the model's unmodified distribution.
-
-    Temperature, penalties and all other parameters leave them alone, so that they compare between
-    rows. `top` has the likeliest tokens, likeliest first, whether or not the sampled one is among
-    them; impossible tokens are left out, so every value is finite. Values are exact in 32 bits.
-    """
-
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,12 +249,13 @@ class RowResult:
 
     job_idx: int
     rows: tuple[Row, ...]
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     choices: tuple[Choice, ...] = ()
     error: RowError | None = None
     finished_at: int = 0
     ttft_s: float = 0.0
     itl_s: float = 0.0
+    times: Times = field(default_factory=Times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,3 +290,6 @@ class Segment:
     checkpoints: tuple[Checkpoint, ...] = ()
     ttft: Histogram = field(default_factory=Histogram)
     itl: Histogram = field(default_factory=Histogram)
+    mark: Mark = Mark()
+    #: The versions of what computed the results.
+    engine_version: str = ""

@@ -11,12 +11,14 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from itertools import islice
 from typing import Any
 
+from gristmill.embedding import EmbeddingParams, Pooling
 from gristmill.errors import CorruptDocument, UnsupportedFormat
 from gristmill.histogram import Histogram
+from gristmill.marks import CloseReason, Mark
 from gristmill.packing import pack, unpack, unpack_floats
 from gristmill.types import (
     Bell,
@@ -37,6 +39,7 @@ from gristmill.types import (
     Segment,
     Shard,
     ShardPointer,
+    Times,
     TokenLogprob,
     ToolFormat,
     ToolUse,
@@ -87,12 +90,14 @@ def encode_shard(shard: Shard) -> bytes:
             "n": shard.n,
             "endpoint": shard.endpoint.value,
             "model": asdict(shard.model),
+            "template_hash": shard.template_hash,
             "jobs": [
                 {
                     "kind": job.kind.value,
                     "rows": _rows_to_wire(job.rows),
                     "prompts": [[pack(p.token_ids), p.scored_from] for p in job.prompts],
                     "params": _params_to_wire(job.params),
+                    "embedding": job.embedding and asdict(job.embedding),
                 }
                 for job in shard.jobs
             ],
@@ -109,6 +114,7 @@ def decode_shard(document: bytes) -> Shard:
             prompts=tuple(Prompt(unpack(ids), scored) for ids, scored in job["prompts"]),
             params=_params_from_wire(job["params"]),
             kind=JobKind(job["kind"]),
+            embedding=_embedding_from_wire(job["embedding"]),
         )
         for job in body.pop("jobs")
     )
@@ -134,6 +140,8 @@ def encode_segment(segment: Segment) -> bytes:
                 ]
                 for c in segment.checkpoints
             ],
+            "mark": asdict(segment.mark),
+            "engine_version": segment.engine_version,
             "ttft": segment.ttft.to_wire(),
             "itl": segment.itl.to_wire(),
         },
@@ -151,6 +159,7 @@ def decode_segment(document: bytes) -> Segment:
                 Checkpoint(job_idx, i, start, unpack(ids), unpack(times), _logprobs_from_wire(lps))
                 for job_idx, i, start, ids, times, lps in body["checkpoints"]
             ),
+            "mark": _mark_from_wire(body["mark"]),
             "ttft": Histogram.from_wire(body["ttft"]),
             "itl": Histogram.from_wire(body["itl"]),
         }
@@ -185,6 +194,7 @@ def _result_to_wire(result: RowResult) -> dict[str, Any]:
         "finished_at": result.finished_at,
         "ttft_s": result.ttft_s,
         "itl_s": result.itl_s,
+        "times": astuple(result.times),
     }
 
 
@@ -196,8 +206,14 @@ def _result_from_wire(wire: dict[str, Any]) -> RowResult:
             "usage": Usage(**wire["usage"]),
             "choices": tuple(_choice_from_wire(choice) for choice in wire["choices"]),
             "error": wire["error"] and RowError(**wire["error"]),
+            "times": Times(*wire["times"]),
         }
     )
+
+
+def _mark_from_wire(wire: dict[str, Any]) -> Mark:
+    closed = wire.pop("closed")
+    return Mark(closed=closed and CloseReason(closed), **wire)
 
 
 def _choice_to_wire(choice: Choice) -> list[Any]:
@@ -240,6 +256,10 @@ def _logprobs_from_wire(wire: Sequence[str]) -> tuple[TokenLogprob, ...]:
         TokenLogprob(logprob, tuple(islice(top, count)))
         for logprob, count in zip(values, counts, strict=False)
     )
+
+
+def _embedding_from_wire(wire: dict[str, Any] | None) -> EmbeddingParams | None:
+    return wire and EmbeddingParams(**{**wire, "pooling": Pooling(wire["pooling"])})
 
 
 def _params_to_wire(params: SamplingParams) -> dict[str, Any]:

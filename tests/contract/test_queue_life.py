@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import ClassVar
+from unittest import TestCase
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -153,9 +154,14 @@ class LeaseLife(RuleBasedStateMachine):
         return lease
 
 
-class MemoryLeaseLife(LeaseLife):
-    backend_name = "memory"
+def life_of(name: str) -> type[TestCase]:
+    machine = type(f"LeaseLife_{name}", (LeaseLife,), {"backend_name": name})
+    case: type[TestCase] = machine.TestCase
+    case.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+    return case
 
 
-TestMemory = MemoryLeaseLife.TestCase
-TestMemory.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestMemory = life_of("memory")
+TestRedis6 = life_of("redis6")
+TestRedis8 = life_of("redis8")
+TestValkey = life_of("valkey")

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from uuid import uuid4
+
+from redis_server import age, server_names, shared_server
 
 from gristmill.queues.base import Lease, Queue
 from gristmill.queues.memory import MemoryQueue
+from gristmill.queues.open import open_queue
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,27 @@ def memory() -> Iterator[Backend]:
     yield Backend(MemoryQueue(60.0, clock), clock.advance)
 
 
+@contextmanager
+def redis(name: str) -> Iterator[Backend]:
+    server = shared_server(name)
+    prefix = f"test-{uuid4().hex}"
+    url = f"{server.url}?prefix={prefix}"
+    queue = open_queue(url, 60.0)
+    with server.client as client:
+        yield Backend(
+            queue,
+            advance=lambda seconds: age(client, prefix, seconds),
+            connect=lambda: open_queue(url, 60.0),
+        )
+        queue.close()
+        client.delete(*client.scan_iter(match=f"{{{prefix}}}:*"), "no such key")
+
+
 #: One entry for each Queue; it skips the test where its server cannot be had.
-BACKENDS: dict[str, Callable[[], AbstractContextManager[Backend]]] = {"memory": memory}
+BACKENDS: dict[str, Callable[[], AbstractContextManager[Backend]]] = {
+    "memory": memory,
+    **{name: partial(redis, name) for name in server_names()},
+}
 
 
 def take_one(queue: Queue) -> Lease:

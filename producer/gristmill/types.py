@@ -36,6 +36,11 @@ class Endpoint(StrEnum):
     EMBEDDINGS = "/v1/embeddings"
 
 
+def kind_of(endpoint: Endpoint) -> JobKind:
+    """What Jobs of an endpoint ask for, unless a row asks for something else."""
+    return JobKind.EMBED if endpoint is Endpoint.EMBEDDINGS else JobKind.GENERATE
+
+
 class FinishReason(StrEnum):
     """Why a row stopped: `stop` (end token or stop string) or `length` (a token limit).
 

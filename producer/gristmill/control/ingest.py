@@ -142,7 +142,8 @@ def _store_window(control: Control, batch: Batch, window: Window) -> bool:
     new = []
     for n, jobs in enumerate(cut(window.jobs, _settings_of(control, batch)), batch.num_shards):
         shard = Shard(
-            batch.tenant_id, batch.id, batch.run_id, n, window.endpoint, batch.model, jobs
+            *(batch.tenant_id, batch.id, batch.run_id, n, window.endpoint, batch.model, jobs),
+            template_hash=window.template_hash,
         )
         control.store.put(
             shard_key(batch.tenant_id, batch.id, batch.run_id, n), encode_shard(shard)

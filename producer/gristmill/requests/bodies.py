@@ -152,12 +152,12 @@ def read_body(
     try:
         fields = kind.model_validate(body)
     except ValidationError as error:
-        raise _refusal(error.errors(include_url=False)[0]) from None
+        raise refusal_of(error.errors(include_url=False)[0]) from None
     for token in fields.logit_bias or ():
         _check_token(token, param="logit_bias", vocab_size=vocab_size)
     for token_id in fields.stop_token_ids:
         if not 0 <= token_id < vocab_size:
-            raise _no_such_token(token_id, param="stop_token_ids", vocab_size=vocab_size)
+            raise no_such_token(token_id, param="stop_token_ids", vocab_size=vocab_size)
     _check_min_tokens(fields)
     if isinstance(fields, ChatBody):
         _check_chat(fields)
@@ -172,7 +172,7 @@ def read_body(
     if type(fields.prompt) is tuple:
         for token_id in fields.prompt:
             if not 0 <= token_id < vocab_size:
-                raise _no_such_token(token_id, param="prompt", vocab_size=vocab_size)
+                raise no_such_token(token_id, param="prompt", vocab_size=vocab_size)
     return fields
 
 
@@ -216,12 +216,12 @@ def _bias(logit_bias: Mapping[str, float] | None) -> tuple[tuple[int, float], ..
 def _check_token(token: str, *, param: str, vocab_size: int) -> None:
     # int() alone would take "1_0", " 1" and "٣", and two spellings of one id.
     if not (token.isascii() and token.isdigit() and len(token) < 12 and str(int(token)) == token):
-        raise _no_such_token(token, param=param, vocab_size=vocab_size)
+        raise no_such_token(token, param=param, vocab_size=vocab_size)
     if int(token) >= vocab_size:
-        raise _no_such_token(token, param=param, vocab_size=vocab_size)
+        raise no_such_token(token, param=param, vocab_size=vocab_size)
 
 
-def _no_such_token(token: object, *, param: str, vocab_size: int) -> RowRefused:
+def no_such_token(token: object, *, param: str, vocab_size: int) -> RowRefused:
     return RowRefused(
         f"`{param}`: {_show(token)} is no token id of this model, whose ids are 0 to "
         f"{vocab_size - 1}.",
@@ -230,7 +230,7 @@ def _no_such_token(token: object, *, param: str, vocab_size: int) -> RowRefused:
     )
 
 
-def _refusal(error: ErrorDetails) -> RowRefused:
+def refusal_of(error: ErrorDetails) -> RowRefused:
     """One of pydantic's errors in the words of the API."""
     param = _param(error)
     if error["type"] == "missing":

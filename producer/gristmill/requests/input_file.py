@@ -17,7 +17,7 @@ from gristmill.requests.envelope import BadLine, Envelopes, Request
 from gristmill.requests.reader import Line, read_lines
 from gristmill.requests.seen import SeenIds
 from gristmill.settings import Settings
-from gristmill.types import Endpoint
+from gristmill.types import Endpoint, kind_of
 
 #: A stretch is closed by the first of these.
 STRETCH_MAX_BYTES = 4 * 2**20
@@ -139,25 +139,36 @@ class InputFile:
                 ids.append((found.custom_id, line.number))
         for line_no, custom_id, first in self._seen.add(ids):
             errors.setdefault(line_no, _duplicate(line_no, custom_id, first))
-        if not self._num_rows and self._lacks_template():
-            errors.setdefault(lines[0].number, self._no_template(lines[0].number))
+        if not self._num_rows and (problem := self._not_served()):
+            # Said once for the file: every row of it would be refused for this same reason.
+            errors.setdefault(
+                lines[0].number, LineError("invalid_request", problem, lines[0].number, "url")
+            )
         self._num_rows += len(lines)
         for line_no in sorted(errors):
             self._report(errors[line_no])
         return requests
 
-    def _lacks_template(self) -> bool:
-        return self._envelopes.endpoint is Endpoint.CHAT and not self._model.has_chat_template
-
-    def _no_template(self, line_no: int) -> LineError:
-        # Said once for the file: every row of it would be refused for this same reason.
-        return LineError(
-            "invalid_request",
-            f"{self._model.name} has no chat template, so {Endpoint.CHAT} cannot be served. Use "
-            f"{Endpoint.COMPLETIONS}, or put a chat_template.jinja into the folder of the model.",
-            line_no,
-            "url",
-        )
+    def _not_served(self) -> str:
+        """Why the model cannot serve the endpoint of the file; empty where it can."""
+        endpoint, model = self._envelopes.endpoint, self._model
+        if endpoint is None:
+            return ""
+        if kind_of(endpoint) not in model.kinds:
+            if endpoint is Endpoint.EMBEDDINGS:
+                why = f"its vectors are not known: {model.embedding.unsupported}"
+                return f"{model.name} cannot serve {endpoint}, since {why}. Use another model."
+            return (
+                f"{model.name} only makes vectors, so {endpoint} cannot be served. Use "
+                f"{Endpoint.EMBEDDINGS}, or a model that generates."
+            )
+        if endpoint is Endpoint.CHAT and not model.has_chat_template:
+            return (
+                f"{model.name} has no chat template, so {endpoint} cannot be served. Use "
+                f"{Endpoint.COMPLETIONS}, or put a chat_template.jinja into the folder of the "
+                "model."
+            )
+        return ""
 
     def _report(self, error: LineError) -> None:
         self._num_errors += 1

@@ -16,6 +16,8 @@ from typing import BinaryIO
 from gristmill.errors import RowRefused
 from gristmill.models import Model
 from gristmill.requests.bodies import ChatBody, CompletionBody, read_body
+from gristmill.requests.embeddings import embedding_prompts, read_embedding_body
+from gristmill.requests.envelope import Request
 from gristmill.requests.input_file import Cursor, InputFile, Stretch
 from gristmill.requests.tokenise import Reading, Text, Tokeniser
 from gristmill.requests.window import Candidate, Draft, Refusal, RowSeeds, Window, finish, refusal
@@ -64,13 +66,23 @@ def _draft(stretch: Stretch, *, model: Model, tokeniser: Tokeniser) -> Draft:
     for row_idx, request in enumerate(stretch.requests, stretch.start_idx):
         row = Row(row_idx, request.custom_id)
         try:
-            body = read_body(request.body, endpoint=stretch.endpoint, vocab_size=model.vocab_size)
-            prompt = _prompt(body, tokeniser)
+            draft.candidates.append(
+                _candidate(row, request, stretch.endpoint, model=model, tokeniser=tokeniser)
+            )
         except RowRefused as error:
             draft.refused.append(refusal(row, request.line_no, error))
-        else:
-            draft.candidates.append(Candidate(row, request.line_no, body, prompt))
     return draft
+
+
+def _candidate(
+    row: Row, request: Request, endpoint: Endpoint, *, model: Model, tokeniser: Tokeniser
+) -> Candidate:
+    """The body, checked, and its prompts, rendered. Raises RowRefused."""
+    if endpoint is Endpoint.EMBEDDINGS:
+        wanted = read_embedding_body(request.body, model=model)
+        return Candidate(row, request.line_no, wanted, embedding_prompts(wanted, model))
+    body = read_body(request.body, endpoint=endpoint, vocab_size=model.vocab_size)
+    return Candidate(row, request.line_no, body, (_prompt(body, tokeniser),))
 
 
 def _prompt(body: ChatBody | CompletionBody, tokeniser: Tokeniser) -> Text | tuple[int, ...]:

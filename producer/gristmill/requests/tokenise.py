@@ -89,6 +89,9 @@ class Tokeniser:
         self._tokenizer.no_truncation()
         #: The largest id that a text can have; models with a smaller vocabulary exist.
         self.max_token_id = max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        mask = self._tokenizer.encode("a").special_tokens_mask
+        #: How many tokens of its own the tokenizer puts behind a raw text.
+        self.num_closing_tokens = next((i for i, own in enumerate(reversed(mask)) if not own), 0)
         self._control = ControlTokens(self._tokenizer)
         self._sealed: Tokenizer | None = None
         self._sealed_lock = threading.Lock()

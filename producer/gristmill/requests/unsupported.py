@@ -69,9 +69,19 @@ _COMPLETIONS: _Neutral = {
     "add_special_tokens": (True,),
 }
 
+_EMBEDDINGS: _Neutral = {
+    "add_special_tokens": (True,),
+    "chat_template": (),
+    "embed_dtype": ("float32",),
+    "messages": (),
+    "priority": (0,),
+    "service_tier": ("auto", "default"),
+}
+
 _NEUTRAL: Mapping[Endpoint, _Neutral] = {
     Endpoint.CHAT: _CHAT,
     Endpoint.COMPLETIONS: _COMPLETIONS,
+    Endpoint.EMBEDDINGS: _EMBEDDINGS,
 }
 
 #: What to write instead, where there is something.

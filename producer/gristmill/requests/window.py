@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gristmill.errors import RowRefused
 from gristmill.models import Model
 from gristmill.requests.bodies import ChatBody, CompletionBody
+from gristmill.requests.embeddings import EmbeddingBody, embedding_job
 from gristmill.requests.input_file import Cursor
 from gristmill.requests.tokenise import Text, Tokeniser
 from gristmill.types import Endpoint, Job, Prompt, Row, RowError, SamplingParams
@@ -28,7 +29,7 @@ class Window:
 
     Rows that must get the same answer share a Job. Jobs stand so that shared prefixes come
     together. `prompt_tokens` counts each row that has a Job, merged or not. `cursor` lies behind
-    the last line.
+    the last line. `template_hash` is that of the chat template, if prompts were rendered with it.
     """
 
     endpoint: Endpoint
@@ -37,16 +38,17 @@ class Window:
     num_rows: int
     prompt_tokens: int
     cursor: Cursor
+    template_hash: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A row whose body is in order. Whether its prompt fits is known once it is encoded."""
+    """A row whose body is in order. Whether its prompts fit is known once they are encoded."""
 
     row: Row
     line_no: int
-    body: ChatBody | CompletionBody
-    prompt: Text | tuple[int, ...]
+    body: ChatBody | CompletionBody | EmbeddingBody
+    prompts: tuple[Text | tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,29 +77,30 @@ class RowSeeds:
 
 def finish(draft: Draft, *, model: Model, tokeniser: Tokeniser, seeds: RowSeeds) -> Window:
     """Encodes a draft; rows whose prompt is empty or does not fit are refused."""
-    texts = [c.prompt for c in draft.candidates if isinstance(c.prompt, Text)]
-    encoded = iter(tokeniser.encode(texts))
-    rows_of: dict[tuple[tuple[int, ...], SamplingParams], list[Row]] = {}
+    prompts = [prompt for c in draft.candidates for prompt in c.prompts]
+    encoded = iter(tokeniser.encode([one for one in prompts if isinstance(one, Text)]))
+    #: By the Job that a row asks for, without the row.
+    rows_of: dict[Job, list[Row]] = {}
     refused = list(draft.refused)
     prompt_tokens = 0
     for candidate in draft.candidates:
-        prompt = candidate.prompt
-        prompt_ids = tuple(next(encoded)) if isinstance(prompt, Text) else prompt
+        ids = [tuple(next(encoded)) if isinstance(p, Text) else p for p in candidate.prompts]
         try:
-            params = _params(candidate, prompt_ids, model=model, tokeniser=tokeniser, seeds=seeds)
+            job = _job(candidate, ids, model=model, tokeniser=tokeniser, seeds=seeds)
         except RowRefused as error:
             refused.append(refusal(candidate.row, candidate.line_no, error))
             continue
-        rows_of.setdefault((prompt_ids, params), []).append(candidate.row)
-        prompt_tokens += len(prompt_ids)
-    jobs = [Job(tuple(rows), (Prompt(ids),), params) for (ids, params), rows in rows_of.items()]
+        rows_of.setdefault(job, []).append(candidate.row)
+        prompt_tokens += job.num_prompt_tokens
+    jobs = [replace(job, rows=tuple(rows)) for job, rows in rows_of.items()]
     return Window(
         endpoint=draft.endpoint,
-        jobs=tuple(sorted(jobs, key=lambda job: job.prompt_ids)),
+        jobs=tuple(sorted(jobs, key=lambda job: [prompt.token_ids for prompt in job.prompts])),
         refused=tuple(sorted(refused, key=lambda one: one.row.idx)),
         num_rows=draft.num_rows,
         prompt_tokens=prompt_tokens,
         cursor=draft.cursor,
+        template_hash=model.template_hash if draft.endpoint is Endpoint.CHAT else "",
     )
 
 
@@ -106,20 +109,37 @@ def refusal(row: Row, line_no: int, error: RowRefused) -> Refusal:
     return Refusal(row, RowError(error.code, str(error), error.param, error.status_code), line_no)
 
 
-def _params(
+def _job(
     candidate: Candidate,
-    prompt_ids: tuple[int, ...],
+    ids: list[tuple[int, ...]],
     *,
     model: Model,
     tokeniser: Tokeniser,
     seeds: RowSeeds,
+) -> Job:
+    """What the row asks for, without the row. Raises RowRefused."""
+    body = candidate.body
+    if isinstance(body, EmbeddingBody):
+        return embedding_job(body, ids, model=model, tokeniser=tokeniser)
+    (prompt_ids,) = ids
+    seed = seeds.of(candidate.row.custom_id)
+    params = _params(body, prompt_ids, model=model, tokeniser=tokeniser, derived_seed=seed)
+    return Job((), (Prompt(prompt_ids),), params)
+
+
+def _params(
+    body: ChatBody | CompletionBody,
+    prompt_ids: tuple[int, ...],
+    *,
+    model: Model,
+    tokeniser: Tokeniser,
+    derived_seed: int,
 ) -> SamplingParams:
     """Sampling, with the output bounded by what the window leaves. Raises RowRefused.
 
     A `max_tokens` beyond that is lowered to it (the row then ends with `length`); without one, a
     chat may use all of it.
     """
-    body = candidate.body
     param = "messages" if isinstance(body, ChatBody) else "prompt"
     if not prompt_ids:
         raise RowRefused(
@@ -144,4 +164,4 @@ def _params(
             code="invalid_value",
         )
     limit = left if body.output_limit is None else min(body.output_limit, left)
-    return body.sampling(max_tokens=limit, derived_seed=seeds.of(candidate.row.custom_id))
+    return body.sampling(max_tokens=limit, derived_seed=derived_seed)

@@ -14,6 +14,8 @@ from gristmill.types import (
     Choice,
     Endpoint,
     FinishReason,
+    Grammar,
+    GrammarKind,
     Job,
     JobKind,
     ModelPin,
@@ -25,6 +27,8 @@ from gristmill.types import (
     Segment,
     Shard,
     TokenLogprob,
+    ToolFormat,
+    ToolUse,
     Usage,
 )
 from gristmill.wire import decode_segment, decode_shard, encode_segment, encode_shard
@@ -100,6 +104,9 @@ def test_every_parameter_comes_back_as_it_was() -> None:
         ignore_eos=True,
         logprobs=0,
         n=128,
+        grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}', strict=True),
+        tools=ToolUse(ToolFormat.HERMES, ("f", "g")),
+        skip_special_tokens=False,
     )
     neutral = SamplingParams(max_tokens=1)
     assert not [

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails
 
 from gristmill.errors import RowRefused
 from gristmill.requests.chat_template import ChatOptions
-from gristmill.requests.fields import Message, message, prompt, stop_strings, token_ids
+from gristmill.requests.fields import prompt, stop_strings, token_ids
+from gristmill.requests.messages import Message, message
+from gristmill.requests.structured import StructuredFields
+from gristmill.requests.tools import Mode, ToolFields
 from gristmill.requests.unsupported import refuse_unsupported
 from gristmill.types import Endpoint, SamplingParams
 
@@ -28,7 +31,7 @@ _NumLogprobs = Annotated[int, Field(ge=0, le=20)]
 _Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 
 
-class _Body(BaseModel):
+class _Body(StructuredFields):
     """What both endpoints share."""
 
     # Fields beyond these are looked at before, by name (refuse_unsupported).
@@ -54,6 +57,7 @@ class _Body(BaseModel):
         None
     )
     ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
     # These four change nothing about an answer; they are accepted and not used.
     user: str | None = None
     safety_identifier: str | None = None
@@ -97,10 +101,11 @@ class _Body(BaseModel):
             ignore_eos=self.ignore_eos or False,
             logprobs=self.num_logprobs,
             n=1 if self.n is None else self.n,
+            skip_special_tokens=self.skip_special_tokens is not False,
         )
 
 
-class ChatBody(_Body):
+class ChatBody(_Body, ToolFields):
     messages: Annotated[list[Annotated[Message, BeforeValidator(message)]], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=_INT32_MAX)] | None = None
     logprobs: bool | None = None
@@ -114,7 +119,8 @@ class ChatBody(_Body):
         """How the conversation is rendered."""
         continues = self.continue_final_message or False
         begins = not continues if self.add_generation_prompt is None else self.add_generation_prompt
-        return ChatOptions(begins, continues, self.chat_template_kwargs or {})
+        tools = () if self.choice.mode is Mode.NONE else self.tools
+        return ChatOptions(begins, continues, self.chat_template_kwargs or {}, tools)
 
     @property
     def output_limit(self) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,8 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """How a conversation ends, and the variables of the template that the caller sets.
+    """How a conversation ends, the variables of the template that the caller sets, and the
+    functions that the model may call.
 
     A new turn of the assistant is begun, unless `add_generation_prompt` is false or the last
     message is continued.
@@ -29,6 +30,7 @@ class ChatOptions:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tools: Sequence[Mapping[str, Any]] = ()
 
     def check(self, names: Collection[str]) -> None:
         """Raises RowRefused when a template that uses the variables `names` would ignore one."""

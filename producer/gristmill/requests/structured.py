@@ -8,9 +8,13 @@ later, with the model's tokenizer (grammars.py).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, PlainValidator
+
+from gristmill.errors import RowRefused
 from gristmill.requests.fields import invalid, unsupported
 from gristmill.types import Grammar, GrammarKind
 
@@ -20,7 +24,7 @@ JSON_OBJECT = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
 _NEUTRAL = (None, False)
 
 
-def response_format(value: object) -> Grammar | None:
+def read_response_format(value: object) -> Grammar | None:
     """{"type": "text" | "json_object"} or {"type": "json_schema", "json_schema": {…}}."""
     if value is None:
         return None
@@ -53,7 +57,7 @@ def _named_schema(value: Mapping[str, Any]) -> Grammar:
     return _schema(value["schema"], strict=value.get("strict") or False)
 
 
-def guided_json(value: object) -> Grammar | None:
+def read_guided_json(value: object) -> Grammar | None:
     """A JSON Schema, or its text. The finished document is checked, as if it were `strict`."""
     if isinstance(value, str):
         try:
@@ -65,13 +69,13 @@ def guided_json(value: object) -> Grammar | None:
     return None if value is None else _schema(value, strict=True)
 
 
-def guided_regex(value: object) -> Grammar | None:
+def read_guided_regex(value: object) -> Grammar | None:
     if value is not None and not isinstance(value, str):
         raise invalid("must be a string, a regular expression that matches the whole answer")
     return None if value is None else Grammar(GrammarKind.REGEX, value)
 
 
-def guided_choice(value: object) -> Grammar | None:
+def read_guided_choice(value: object) -> Grammar | None:
     if value is None:
         return None
     if not isinstance(value, list) or any(not isinstance(item, str) for item in value):
@@ -81,22 +85,28 @@ def guided_choice(value: object) -> Grammar | None:
     return Grammar(GrammarKind.CHOICE, json.dumps(value, ensure_ascii=False))
 
 
-def guided_grammar(value: object) -> Grammar | None:
+def read_guided_grammar(value: object) -> Grammar | None:
     if value is not None and not isinstance(value, str):
         raise invalid("must be a string, a grammar in llguidance's variant of Lark")
     return None if value is None else Grammar(GrammarKind.LARK, value)
 
 
-_KINDS = {
-    "json": guided_json,
-    "regex": guided_regex,
-    "choice": guided_choice,
-    "grammar": guided_grammar,
-    "json_object": lambda value: JSON_OBJECT if value is True else None,
+def _any_object(value: object) -> Grammar | None:
+    if value is not True:
+        raise invalid("has a `json_object` that is not true")
+    return JSON_OBJECT
+
+
+_KINDS: Mapping[str, Callable[[object], Grammar | None]] = {
+    "json": read_guided_json,
+    "regex": read_guided_regex,
+    "choice": read_guided_choice,
+    "grammar": read_guided_grammar,
+    "json_object": _any_object,
 }
 
 
-def structured_outputs(value: object) -> Grammar | None:
+def read_structured_outputs(value: object) -> Grammar | None:
     """{"json" | "regex" | "choice" | "grammar" | "json_object": …}, one of them."""
     if value is None:
         return None
@@ -120,3 +130,41 @@ def _schema(schema: Mapping[str, Any], *, strict: bool) -> Grammar:
 
 def _names(names: Any) -> str:
     return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A grammar, and the field that it stands in."""
+
+    param: str
+    grammar: Grammar
+
+
+class StructuredFields(BaseModel):
+    """The part of a body that says what the answer looks like."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    response_format: Annotated[Grammar | None, PlainValidator(read_response_format)] = None
+    structured_outputs: Annotated[Grammar | None, PlainValidator(read_structured_outputs)] = None
+    guided_json: Annotated[Grammar | None, PlainValidator(read_guided_json)] = None
+    guided_regex: Annotated[Grammar | None, PlainValidator(read_guided_regex)] = None
+    guided_choice: Annotated[Grammar | None, PlainValidator(read_guided_choice)] = None
+    guided_grammar: Annotated[Grammar | None, PlainValidator(read_guided_grammar)] = None
+
+    @property
+    def grammar(self) -> Wish | None:
+        """Raises RowRefused where several fields say it."""
+        wishes = [
+            Wish(name, grammar)
+            for name in StructuredFields.model_fields
+            if (grammar := getattr(self, name)) is not None
+        ]
+        if len(wishes) > 1:
+            raise RowRefused(
+                f"`{wishes[0].param}` and `{wishes[1].param}` both say what the answer looks like. "
+                "Leave one of them out.",
+                param=wishes[1].param,
+                code="invalid_value",
+            )
+        return wishes[0] if wishes else None

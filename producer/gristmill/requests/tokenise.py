@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Any
 from gristmill.errors import ModelUnsupported, RowRefused, UsageError
 from gristmill.models import Model
 from gristmill.requests.chat_template import ChatOptions, variables_of
+from gristmill.requests.grammars import GrammarCheck
+from gristmill.tool_formats import format_of
+from gristmill.types import ToolFormat
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from gristmill.requests.fields import Message
+    from gristmill.requests.messages import Message
 
 #: Characters handed to the Rust side at once: enough for all cores, and its results, about a
 #: hundred bytes for each token, stay small.
@@ -93,6 +96,11 @@ class Tokeniser:
         #: How many tokens of its own the tokenizer puts behind a raw text.
         self.num_closing_tokens = next((i for i, own in enumerate(reversed(mask)) if not own), 0)
         self._control = ControlTokens(self._tokenizer)
+        self._added = self._tokenizer.get_added_tokens_decoder()
+        #: The verdicts on grammars for this model.
+        self.grammars = GrammarCheck(
+            self._tokenizer.to_str, max(model.vocab_size, self.max_token_id + 1)
+        )
         self._sealed: Tokenizer | None = None
         self._sealed_lock = threading.Lock()
         self._bos: tuple[str, int] | None = None
@@ -107,6 +115,24 @@ class Tokeniser:
         taken -= {"add_generation_prompt"}
         return variables_of(template, given={*self._templates.special_tokens_map, *taken})
 
+    @cached_property
+    def tool_format(self) -> ToolFormat | None:
+        """How the model writes calls of tools; None where its chat template takes none."""
+        try:
+            template = self._templates.get_chat_template(tools=[{}])
+            return format_of(template) if "tools" in variables_of(template) else None
+        except self._template_errors:
+            return None
+
+    def added_token_id(self, text: str) -> int | None:
+        """The id of the added token that is written so, if there is one."""
+        found = [token_id for token_id, token in self._added.items() if token.content == text]
+        return found[0] if found else None
+
+    def is_special(self, text: str) -> bool:
+        """Whether it is a control token, which has no text in an answer."""
+        return any(token.content == text and token.special for token in self._added.values())
+
     def chat(self, messages: Sequence[Message], options: ChatOptions = _NEW_TURN) -> Text:
         """Renders a conversation. Raises RowRefused when the template objects to it.
 
@@ -114,36 +140,35 @@ class Tokeniser:
         """
         if options != _NEW_TURN:
             self._check(options)
-        spelled = any(
-            self._control.spelled_in(text)
-            for text in (
-                *(message["content"] for message in messages),
-                *_strings(options.template_kwargs),
+        if self.tool_format is None and any(_is_of_tools(message) for message in messages):
+            raise RowRefused(
+                "The chat template of this model knows no tools, so it would leave out what these "
+                "messages say of them. Write it as text, or use a model whose template does.",
+                param="messages",
+                code="unsupported_parameter",
             )
-        )
+        parts: list[Any] = [messages, options.template_kwargs, options.tools]
+        guards = any(self._control.spelled_in(text) for text in _strings(parts))
+        said, template_kwargs, tools = self._guarded(parts) if guards else parts
         conversation = [
-            {
-                "role": "system" if message["role"] == "developer" else message["role"],
-                "content": self._control.guard(message["content"])
-                if spelled
-                else message["content"],
-            }
-            for message in messages
+            {**message, "role": "system"} if message["role"] == "developer" else message
+            for message in said
         ]
         try:
             rendered: str = self._templates.apply_chat_template(
                 conversation,
+                tools=list(tools) or None,
                 tokenize=False,
                 add_generation_prompt=options.add_generation_prompt,
                 continue_final_message=options.continue_final_message,
-                **(self._guarded(options.template_kwargs) if spelled else options.template_kwargs),
+                **template_kwargs,
             )
         except self._template_errors as error:
             raise RowRefused(
                 f"The model's chat template objects to these messages: {str(error)[:300]}",
                 param="messages",
             ) from error
-        if spelled:
+        if guards:
             return Text(self._control.seal(rendered), Reading.SEALED)
         return Text(rendered, Reading.CHAT)
 
@@ -157,12 +182,12 @@ class Tokeniser:
         options.check(names)
 
     def _guarded(self, value: Any) -> Any:
-        """A JSON value whose strings, keys aside, spell no control token."""
+        """A JSON value whose strings spell no control token."""
         if isinstance(value, str):
             return self._control.guard(value)
         if isinstance(value, Mapping):
-            return {key: self._guarded(item) for key, item in value.items()}
-        return [self._guarded(item) for item in value] if isinstance(value, list) else value
+            return {self._guarded(key): self._guarded(item) for key, item in value.items()}
+        return [self._guarded(item) for item in value] if isinstance(value, list | tuple) else value
 
     def encode(self, texts: Sequence[Text]) -> list[list[int]]:
         """Token ids of each text, computed on all cores without holding the interpreter."""
@@ -198,11 +223,16 @@ def _strings(value: Any) -> Iterable[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
+        yield from value
         for item in value.values():
             yield from _strings(item)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for item in value:
             yield from _strings(item)
+
+
+def _is_of_tools(message: Message) -> bool:
+    return message["role"] == "tool" or "tool_calls" in message
 
 
 def _groups(chosen: Iterable[int], texts: Sequence[Text]) -> Iterable[list[int]]:

@@ -11,8 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, PlainValidator
+
+from gristmill.errors import RowRefused
 from gristmill.requests.fields import invalid, unsupported
 from gristmill.tool_formats import Tool
 
@@ -39,7 +42,7 @@ class ToolChoice:
     once: bool = False
 
 
-def tools(value: object) -> tuple[dict[str, Any], ...]:
+def read_tools(value: object) -> tuple[dict[str, Any], ...]:
     """Definitions of functions as templates know them: {"type": "function", "function": {…}}."""
     if value is None:
         return ()
@@ -97,7 +100,7 @@ def as_tools(definitions: Sequence[dict[str, Any]]) -> list[Tool]:
     ]
 
 
-def tool_choice(value: object) -> ToolChoice | None:
+def read_tool_choice(value: object) -> ToolChoice | None:
     """ "none", "auto", "required", a function by name, or some that are allowed."""
     if value is None:
         return None
@@ -171,3 +174,31 @@ def _past_call(value: object) -> dict[str, Any]:
         )
     call = {"name": function["name"], "arguments": arguments}
     return {"id": value["id"], "type": "function", "function": call}
+
+
+class ToolFields(BaseModel):
+    """The part of a chat that says which functions may be called."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    tools: Annotated[tuple[dict[str, Any], ...], PlainValidator(read_tools)] = ()
+    tool_choice: Annotated[ToolChoice | None, PlainValidator(read_tool_choice)] = None
+    parallel_tool_calls: bool | None = None
+
+    @property
+    def choice(self) -> ToolChoice:
+        """`tool_choice` with its default. Raises RowRefused when it names what is not there."""
+        choice = self.tool_choice or ToolChoice()
+        if not self.tools and choice.mode is not Mode.REQUIRED and choice.names is None:
+            return ToolChoice(Mode.NONE)
+        known = [tool["function"]["name"] for tool in self.tools]
+        missing = [name for name in choice.names or () if name not in known]
+        if missing or not known:
+            raise RowRefused(
+                f"`tool_choice` wants {missing[0]!r} to be called, which is none of the `tools`."
+                if missing
+                else "`tool_choice` wants a function to be called, and there are no `tools`.",
+                param="tool_choice",
+                code="invalid_value",
+            )
+        return choice

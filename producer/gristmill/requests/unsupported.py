@@ -22,10 +22,8 @@ _BOTH: _Neutral = {
     "use_beam_search": (False,),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "response_format": ({"type": "text"},),
     "bad_words": ([],),
     "allowed_token_ids": (),
-    "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),
     "prompt_logprobs": (),
@@ -33,11 +31,6 @@ _BOTH: _Neutral = {
     "echo": (False,),
     "priority": (0,),
     "logits_processors": ([],),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
     "guided_decoding_backend": (),
     "guided_whitespace_pattern": (),
 }
@@ -45,9 +38,6 @@ _BOTH: _Neutral = {
 _CHAT: _Neutral = {
     **_BOTH,
     "best_of": (1,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "reasoning_effort": (),
@@ -87,6 +77,8 @@ _NEUTRAL: Mapping[Endpoint, _Neutral] = {
 #: What to write instead, where there is something.
 _INSTEAD = {
     (Endpoint.COMPLETIONS, "max_completion_tokens"): "On this endpoint it is called `max_tokens`.",
+    (Endpoint.CHAT, "functions"): "Write them as `tools`: the same, a level deeper.",
+    (Endpoint.CHAT, "function_call"): "Write it as `tool_choice`.",
 }
 
 

@@ -222,9 +222,6 @@ def test_B51_on_completions_the_chat_name_is_refused_with_the_right_one() -> Non
     ("field", "value"),
     [
         ("stream", True),
-        ("tools", [{"type": "function"}]),
-        ("tool_choice", "required"),
-        ("response_format", {"type": "json_object"}),
         ("functions", [{}]),
         ("reasoning_effort", "low"),
         ("verbosity", "high"),
@@ -233,8 +230,6 @@ def test_B51_on_completions_the_chat_name_is_refused_with_the_right_one() -> Non
         ("prediction", {}),
         ("modalities", ["audio"]),
         ("chat_template", "x"),
-        ("guided_json", {}),
-        ("guided_choice", ["a"]),
         ("best_of", 2),
         ("stream", 0),
     ],

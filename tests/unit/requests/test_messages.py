@@ -33,7 +33,7 @@ def test_messages_are_texts_with_a_role() -> None:
         ([{"role": "user", "content": None}], "messages[0].content", "missing_required_parameter"),
         ([{"role": "user", "content": 5}], "messages[0].content", "invalid_type"),
         ([{"role": "bob", "content": "hi"}], "messages[0].role", "invalid_value"),
-        ([{"role": "tool", "content": "hi"}], "messages[0].role", "unsupported_parameter"),
+        ([{"role": "function", "content": "hi"}], "messages[0].role", "unsupported_parameter"),
         ([{**USER[0], "name": "x"}], "messages[0].name", "unsupported_parameter"),
         ([{**USER[0], "tool_calls": []}], "messages[0].tool_calls", "unsupported_parameter"),
     ],

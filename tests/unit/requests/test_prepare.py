@@ -73,16 +73,24 @@ def test_B08_bad_lines_are_refused_alone_and_the_good_ones_run(
     assert job_of(windows, "first") and job_of(windows, "last")
 
 
-def test_B27_a_schema_that_is_not_honoured_yet_refuses_its_row_and_no_other(
+def test_B27_a_schema_that_does_not_compile_refuses_its_row_and_no_other(
     read: Any, chat: MakeLine
 ) -> None:
-    schema = {"type": "object", "properties": {"pop": {"maximum": 20_000_000_000}}}
-    wanted = {"type": "json_schema", "json_schema": {"name": "r", "schema": schema}}
+    def wanted(pop: dict[str, Any]) -> dict[str, Any]:
+        schema = {"type": "object", "properties": {"pop": pop}, "required": ["pop"]}
+        return {"type": "json_schema", "json_schema": {"name": "r", "schema": schema}}
 
-    windows = read([chat("plain"), chat("json", response_format=wanted, n=2)])
+    huge = wanted({"type": "integer", "minimum": 0, "maximum": 20_000_000_000})
 
-    assert refused(windows) == {"json": ("response_format", "unsupported_parameter")}
-    assert job_of(windows, "plain")
+    windows = read(
+        [chat("plain"), chat("json", response_format=huge, n=2)]
+        + [chat("bad", response_format=wanted({"not": {"type": "string"}}))]
+    )
+
+    assert refused(windows) == {"bad": ("response_format", "invalid_grammar")}
+    grammar = job_of(windows, "json").params.grammar
+    assert grammar and "20000000000" in grammar.text
+    assert job_of(windows, "plain").params.grammar is None
 
 
 def test_B15_a_prompt_over_the_window_is_refused_with_both_numbers(

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from gristmill.errors import RowRefused
 from gristmill.models import Model
 from gristmill.requests.bodies import ChatBody, CompletionBody, read_body
+from gristmill.requests.constrain import answer_form
 from gristmill.requests.embeddings import embedding_prompts, read_embedding_body
 from gristmill.requests.envelope import Request
 from gristmill.requests.input_file import Cursor, InputFile, Stretch
@@ -82,7 +83,8 @@ def _candidate(
         wanted = read_embedding_body(request.body, model=model)
         return Candidate(row, request.line_no, wanted, embedding_prompts(wanted, model))
     body = read_body(request.body, endpoint=endpoint, vocab_size=model.vocab_size)
-    return Candidate(row, request.line_no, body, (_prompt(body, tokeniser),))
+    form = answer_form(body, tokeniser)
+    return Candidate(row, request.line_no, body, (_prompt(body, tokeniser),), form)
 
 
 def _prompt(body: ChatBody | CompletionBody, tokeniser: Tokeniser) -> Text | tuple[int, ...]:

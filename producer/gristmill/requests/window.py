@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from gristmill.errors import RowRefused
 from gristmill.models import Model
 from gristmill.requests.bodies import ChatBody, CompletionBody
+from gristmill.requests.constrain import AnswerForm
 from gristmill.requests.embeddings import EmbeddingBody, embedding_job
 from gristmill.requests.input_file import Cursor
 from gristmill.requests.tokenise import Text, Tokeniser
@@ -49,6 +50,7 @@ class Candidate:
     line_no: int
     body: ChatBody | CompletionBody | EmbeddingBody
     prompts: tuple[Text | tuple[int, ...], ...]
+    form: AnswerForm = field(default_factory=AnswerForm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def _job(
     (prompt_ids,) = ids
     seed = seeds.of(candidate.row.custom_id)
     params = _params(body, prompt_ids, model=model, tokeniser=tokeniser, derived_seed=seed)
-    return Job((), (Prompt(prompt_ids),), params)
+    return Job((), (Prompt(prompt_ids),), candidate.form.applied_to(params))
 
 
 def _params(

@@ -136,3 +136,13 @@ def age(client: redis.Redis, prefix: str, seconds: float) -> None:
                 retrycount=entry["times_delivered"],
                 justid=True,
             )
+
+
+def leftovers(client: redis.Redis, lane: str = "bulk") -> dict[str, int]:
+    """What lies under the prefix that is the default one."""
+    pending: Any = client.xpending(f"{{gristmill}}:{lane}:messages", GROUP)
+    return {
+        "messages": client.xlen(f"{{gristmill}}:{lane}:messages"),
+        "ids": client.hlen(f"{{gristmill}}:{lane}:ids"),
+        "pending": pending["pending"],
+    }

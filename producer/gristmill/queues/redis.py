@@ -83,10 +83,9 @@ class RedisQueue:
         self._repair_interval_s = repair_interval_s
         self._clock = clock
         self._repair_at: dict[str, float] = {}
+        self._lease_ms = max(1, round(lease_s * 1000))
         #: Never used twice, or a process could take its forerunner's Leases for its own.
-        self._me = (
-            f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:12]}:{max(1, int(lease_s * 1000))}"
-        )
+        self._me = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:12]}:{self._lease_ms}"
         folder = files("gristmill.queues") / "redis_scripts"
         common = (folder / "common.lua").read_text("utf-8")
         self._scripts = {
@@ -198,13 +197,14 @@ class RedisQueue:
     def _take(self, lanes: Sequence[str], room: Room) -> tuple[list[Lease], list[bytes]]:
         """Leases, or where each stream ended when there was nothing to give."""
         keys = [key for lane in lanes for key in self._keys(lane, "messages")]
-        limits = (
-            round(self._lease_s * 1000),
+        arguments: list[str | int] = [
+            GROUP,
+            self._me,
+            self._lease_ms,
             room.num_messages,
             _ANY_NUMBER if room.num_rows is None else room.num_rows,
             _ANY_NUMBER if room.num_tokens is None else room.num_tokens,
-        )
-        arguments = [GROUP, self._me, *limits]
+        ]
         with self._server.asked_to("take messages"):
             try:
                 taken, last_ids = self._scripts["take"](keys, arguments)

@@ -7,10 +7,11 @@ its own, and the prefix cache sees to it that what prompts share is computed onc
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from gristmill.types import Choice, Job, RowResult, Usage
+from gristmill.grammar import violation
+from gristmill.types import Choice, FinishReason, Job, RowError, RowResult, Usage
 from gristmill_worker.engine.base import Finished
 
 
@@ -39,6 +40,7 @@ def choice_seed(seed: int, choice_idx: int) -> int:
 def assemble(job_idx: int, job: Job, ended: Mapping[int, Finished], *, at: int) -> RowResult:
     """The result of a Job whose Choices have all ended, or one of which has failed."""
     error = next((end.error for end in ended.values() if end.error), None)
+    error = error or _violation(job, ended.values())
     if error is not None:
         return RowResult(job_idx, job.rows, error=error, finished_at=at)
     ends = [ended[i] for i in computed_choices(job)]
@@ -59,6 +61,25 @@ def assemble(job_idx: int, job: Job, ended: Mapping[int, Finished], *, at: int) 
         ttft_s=min((times_ms[0] for times_ms in times), default=0) / 1000,
         itl_s=sum(times_ms[-1] - times_ms[0] for times_ms in times) / 1000 / max(num_gaps, 1),
     )
+
+
+def _violation(job: Job, ends: Iterable[Finished]) -> RowError | None:
+    """A finished document that a strict schema does not allow. Where one was cut, its
+    finish_reason says so."""
+    if job.params.grammar is None:
+        return None
+    for end in ends:
+        if end.finish_reason is FinishReason.STOP:
+            problem = violation(job.params.grammar, end.text)
+            if problem is not None:
+                return RowError(
+                    "model_output_invalid",
+                    f"The answer does not satisfy its strict schema: {problem}. A stop string may "
+                    "have cut it; else leave `strict` out and check it yourself.",
+                    status_code=500,
+                    type="server_error",
+                )
+    return None
 
 
 def _choice(end: Finished) -> Choice:

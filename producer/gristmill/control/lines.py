@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gristmill.control.choices import chat_choice, completion_choice
+from gristmill.control.tool_calls import with_tool_calls
 from gristmill.types import Endpoint, ModelPin, Row, RowError, RowResult, SamplingParams, Usage
 
 # Legal inside a JSON string, but many readers of JSON lines split at them.
@@ -32,7 +33,9 @@ class LineWriter:
             "created": result.finished_at,
             "model": self.model.name,
             "choices": [
-                write(i, choice, with_logprobs=params.logprobs is not None)
+                self._with_tool_calls(
+                    row, write(i, choice, with_logprobs=params.logprobs is not None), params
+                )
                 for i, choice in enumerate(result.choices)
             ],
             "usage": _usage(result.usage),
@@ -47,6 +50,16 @@ class LineWriter:
             },
         }
         return self._line(row, response=self._response(row, 200, body), error=None)
+
+    def _with_tool_calls(
+        self, row: Row, entry: dict[str, Any], params: SamplingParams
+    ) -> dict[str, Any]:
+        if params.tools is None:
+            return entry
+        place = f"{row.idx}/{entry['index']}"
+        return with_tool_calls(
+            entry, params.tools, lambda i: derived_id("call_", self.batch_id, place, str(i))
+        )
 
     def failure(self, row: Row, error: RowError) -> bytes:
         """The line of a row without an answer: refused like an HTTP call, or never run."""
@@ -96,6 +109,10 @@ def _params(params: SamplingParams) -> dict[str, Any]:
     """Every parameter as it was in effect, defaults too; the seed stands beside them."""
     effective = asdict(params)
     del effective["seed"]
+    if params.grammar is not None:  # which may be as long as the answers of a hundred rows
+        digest = hashlib.sha256(params.grammar.text.encode()).hexdigest()
+        kind, strict = params.grammar.kind.value, params.grammar.strict
+        effective["grammar"] = {"kind": kind, "sha256": digest, "strict": strict}
     effective["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias}
     return effective
 

@@ -87,6 +87,9 @@ def test_a_chat_answer_has_every_key_of_the_api() -> None:
                 "ignore_eos": False,
                 "logprobs": None,
                 "n": 1,
+                "grammar": None,
+                "tools": None,
+                "skip_special_tokens": True,
             },
         },
     }

@@ -1,9 +1,15 @@
-"""How a vector is made from the hidden states of a prompt. Values only, like types.py."""
+"""How a vector is made from the hidden states of a prompt, and which models make nothing else."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
+
+#: Endings of the class of a model whose folder has no head to generate with.
+_WITHOUT_HEAD = ("Model", "ForMaskedLM", "ForPreTraining")
+_GENERATING = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration")
 
 
 class Pooling(StrEnum):
@@ -26,3 +32,15 @@ class EmbeddingParams:
     normalize: bool
     dimensions: int | None = None
     base64: bool = False
+
+
+def generates_nothing(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a model without a language-model head.
+
+    Without `architectures` it is taken for one that generates, which loading it finds out.
+    """
+    architectures = config.get("architectures")
+    if not isinstance(architectures, list) or not architectures:
+        return False
+    name = str(architectures[0])
+    return name.endswith(_WITHOUT_HEAD) and not name.endswith(_GENERATING)

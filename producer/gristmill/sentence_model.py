@@ -16,13 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gristmill.embedding import Pooling
+from gristmill.embedding import Pooling, generates_nothing
 from gristmill.errors import ModelUnsupported
 from gristmill.model_folder import first_int, read_json
 
-#: Endings of the class of a model whose folder has no head to generate with.
-_WITHOUT_HEAD = ("Model", "ForMaskedLM", "ForPreTraining")
-_GENERATING = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration")
 _SIZE_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
 #: transformers writes a number beyond all reason where a tokenizer has no limit.
 _NO_LIMIT = 10**9
@@ -50,18 +47,6 @@ class EmbeddingDefaults:
     max_tokens: int | None = None
     lowercase: bool = False
     unsupported: str = ""
-
-
-def generates_nothing(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a model without a language-model head.
-
-    Without `architectures` it is taken for one that generates, which loading it finds out.
-    """
-    architectures = config.get("architectures")
-    if not isinstance(architectures, list) or not architectures:
-        return False
-    name = str(architectures[0])
-    return name.endswith(_WITHOUT_HEAD) and not name.endswith(_GENERATING)
 
 
 def embedding_defaults(path: Path, config: Mapping[str, Any]) -> EmbeddingDefaults:

@@ -7,11 +7,11 @@ its own, and the prefix cache sees to it that what prompts share is computed onc
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gristmill.grammar import violation
-from gristmill.types import Choice, FinishReason, Job, RowError, RowResult, Usage
+from gristmill.types import Choice, FinishReason, Job, RowError, RowResult, Times, Usage
 from gristmill_worker.engine.base import Finished
 
 
@@ -59,7 +59,19 @@ def assemble(job_idx: int, job: Job, ended: Mapping[int, Finished], *, at: int) 
         choices=tuple(choice for end in ends for choice in [_choice(end)] * copies),
         finished_at=at,
         ttft_s=min((times_ms[0] for times_ms in times), default=0) / 1000,
+        times=_times(ends),
         itl_s=sum(times_ms[-1] - times_ms[0] for times_ms in times) / 1000 / max(num_gaps, 1),
+    )
+
+
+def _times(ends: Sequence[Finished]) -> Times:
+    """Of each stretch the longest of any Choice."""
+    decoded = [end.generated.times_ms for end in ends if end.generated.times_ms]
+    prefills = [end.prefill_s for end in ends]
+    return Times(
+        queue_s=max(end.queue_s for end in ends),
+        prefill_s=max((s for s in prefills if s is not None), default=None),
+        decode_s=max((times_ms[-1] - times_ms[0] for times_ms in decoded), default=0) / 1000,
     )
 
 

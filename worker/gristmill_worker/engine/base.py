@@ -32,7 +32,7 @@ class Finished:
     """The end of one Sequence: an answer, or `error` (then the rest is empty).
 
     `text_offsets`, `token_bytes`, `scored` and `embedding` as in types.Choice, for Jobs that ask
-    for log-probabilities or vectors.
+    for log-probabilities or vectors. `queue_s` and `prefill_s` as in types.Times.
     """
 
     seq_id: str
@@ -45,6 +45,8 @@ class Finished:
     scored: Sequence[TokenLogprob] = ()
     embedding: Sequence[float] = ()
     error: RowError | None = None
+    queue_s: float = 0.0
+    prefill_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

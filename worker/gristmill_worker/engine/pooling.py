@@ -9,6 +9,15 @@ from __future__ import annotations
 import torch
 
 from gristmill.embedding import EmbeddingParams, Pooling
+from gristmill.types import RowError
+
+#: The error of a row whose vector cannot be told.
+NOT_FINITE = RowError(
+    "model_output_invalid",
+    "The model's hidden states for this input hold NaN, or make a vector without a direction.",
+    status_code=500,
+    type="server_error",
+)
 
 
 class Pooler:

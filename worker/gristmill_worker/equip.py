@@ -1,0 +1,91 @@
+"""Loads the model of a Worker and makes the Engine that fits it: one that generates, or one that
+reads whole prompts and only makes vectors."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+
+from gristmill.compute import WorkerConfig
+from gristmill.embedding import generates_nothing
+from gristmill_worker.engine.base import Engine
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """An Engine, ready; `description` says for people what it computes with.
+
+    `kv_tokens` is how many tokens its KV cache holds, None where it needs none.
+    """
+
+    engine: Engine
+    description: str
+    kv_tokens: int | None = None
+
+
+def load_engine(config: WorkerConfig) -> Equipment:
+    """Raises ModelUnsupported, OutOfMemory and UsageError, as the loaders do."""
+    import torch
+
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    model_config = json.loads((config.model_path / "config.json").read_bytes())
+    equipment = _encoder(config) if generates_nothing(model_config) else _generator(config)
+    log.info("engine ready model=%s: %s", config.pin.name, equipment.description)
+    return equipment
+
+
+def _encoder(config: WorkerConfig) -> Equipment:
+    from gristmill_worker.device import describe_device
+    from gristmill_worker.engine.encoder_engine import EncoderEngine
+    from gristmill_worker.models.encoder import load_encoder
+
+    loaded = load_encoder(
+        config.model_path,
+        dtype=config.pin.dtype,
+        device=config.device,
+        max_model_len=config.max_model_len,
+    )
+    engine = EncoderEngine(
+        loaded,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+    )
+    return Equipment(
+        engine,
+        f"{engine.max_num_seqs} inputs at once; {engine.max_model_len:,} tokens an input at most; "
+        f"{config.pin.dtype} on {describe_device(config.device)}",
+    )
+
+
+def _generator(config: WorkerConfig) -> Equipment:
+    from gristmill_worker.build import build_engine
+    from gristmill_worker.device import describe_device
+    from gristmill_worker.models.loader import load_model
+
+    loaded = load_model(
+        config.model_path,
+        dtype=config.pin.dtype,
+        device=config.device,
+        max_model_len=config.max_model_len,
+        cache_dir=config.cache_dir,
+    )
+    engine = build_engine(
+        loaded,
+        cache_dir=config.cache_dir,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        block_size=config.block_size,
+        kv_memory_fraction=config.kv_memory_fraction,
+    )
+    kv_tokens = engine.num_blocks * config.block_size
+    return Equipment(
+        engine,
+        f"{engine.max_num_seqs} rows at once; KV cache of {kv_tokens:,} tokens "
+        f"({kv_tokens * loaded.kv_bytes_per_token / 2**30:.1f} GiB); {engine.max_model_len:,} "
+        f"tokens a row at most; {config.pin.dtype} on {describe_device(config.device)}",
+        kv_tokens,
+    )

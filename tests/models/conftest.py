@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tiny import as_loaded, make_model
 
 from gristmill_worker.attention.compiled import CompiledAttention, load_kernel
-from gristmill_worker.models.linear import can_pack
 
 torch.set_num_threads(1)
 
@@ -39,6 +38,6 @@ def model_pair() -> Any:
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> CompiledAttention:
     kernel = load_kernel(tmp_path_factory.mktemp("kernel"))
-    if kernel is None or not can_pack(torch.float32, torch.device("cpu")):
-        pytest.skip("needs a C compiler and oneDNN")
+    if kernel is None:
+        pytest.skip("needs a C compiler")
     return CompiledAttention(kernel)

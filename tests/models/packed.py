@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from shrink import MAX_LEN, VOCAB_SIZE
-from tiny import EOS, NumberDecoder
+from tiny import EOS, NumberDecoder, make_packing
 
 from gristmill_worker.attention.base import AttentionBackend, AttentionMetadata
 from gristmill_worker.engine.forward_batch import ForwardBatch
@@ -42,7 +42,7 @@ def as_engine_takes_it(oracle: Any, *, packed: bool) -> LoadedModel:
     model.set_attn_implementation(ATTENTION)
     forget_pad_token(model)
     if packed:
-        pack_model(model, lambda: run_three_tokens(model, CallRecorder()))
+        pack_model(model, make_packing(), lambda: run_three_tokens(model, CallRecorder()))
     return LoadedModel(
         model=model,
         layers=layers,

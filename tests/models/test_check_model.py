@@ -34,7 +34,7 @@ def test_a_good_model_is_exact(check_model: Any, tmp_path: Path, name: str) -> N
     assert result.exit_code == 0, result.output
     assert "verdict          exact" in result.output
     assert "64 of 64 equal" in result.output
-    assert "bytes a token" in result.output and "packed linear layers" in result.output
+    assert "bytes a token" in result.output and "linear layers packed for" in result.output
 
 
 def test_a_lower_precision_is_compared_with_itself(check_model: Any, tmp_path: Path) -> None:

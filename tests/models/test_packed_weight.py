@@ -7,18 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from tiny import make_packing
 from torch import nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 from transformers.pytorch_utils import Conv1D
 
 from gristmill_worker.models.activation import settle_activations
-from gristmill_worker.models.linear import can_pack
 from gristmill_worker.models.packed_weight import PackedWeight, pack_model
-
-pytestmark = pytest.mark.skipif(
-    not can_pack(torch.float32, torch.device("cpu")), reason="needs oneDNN's prepacked linear"
-)
 
 
 class _Router(nn.Module):
@@ -47,7 +43,7 @@ def pair() -> tuple[_Router, _Router]:
     torch.manual_seed(0)
     plain = _Router().eval().requires_grad_(False)
     packed = copy.deepcopy(plain)
-    pack_model(packed, lambda: packed(torch.randn(1, 3, 24)))
+    pack_model(packed, make_packing(), lambda: packed(torch.randn(1, 3, 24)))
     return plain, packed
 
 
@@ -81,7 +77,7 @@ def test_own_weights_give_a_row_the_same_bits(pair: tuple[_Router, _Router]) -> 
 def test_whatever_else_is_asked_of_a_packed_weight_is_answered_too() -> None:
     plain = torch.randn(3, 8, 24)
     for transposed in (False, True):
-        weight: Any = PackedWeight(plain, transposed=transposed)
+        weight: Any = PackedWeight(plain, make_packing(), transposed=transposed)
 
         assert weight.shape == plain.shape and weight.dtype is torch.float32
         assert torch.equal(weight.plain(), plain)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -16,6 +19,7 @@ from gristmill.types import Job, Prompt, Row, SamplingParams
 from gristmill_worker.models.hook import ATTENTION
 from gristmill_worker.models.loader import LoadedModel
 from gristmill_worker.models.packed_weight import pack_model
+from gristmill_worker.models.packing import Packing, choose_packing
 from gristmill_worker.models.probe import CallRecorder, probe, run_three_tokens
 
 VOCAB_SIZE = 199
@@ -97,6 +101,16 @@ def make_model(name: str) -> torch.nn.Module:
     return model.float().eval().requires_grad_(False)
 
 
+@functools.cache
+def make_packing() -> Packing:
+    """The way in which this machine packs weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        packing = choose_packing(torch.float32, torch.device("cpu"), Path(folder))
+    if packing is None:
+        pytest.skip("needs a C compiler or oneDNN")
+    return packing
+
+
 def as_loaded(model: torch.nn.Module, *, packed: bool) -> LoadedModel:
     """The same weights as the Engine takes them, with plain or packed linear layers."""
     ours = copy.deepcopy(model)
@@ -105,7 +119,7 @@ def as_loaded(model: torch.nn.Module, *, packed: bool) -> LoadedModel:
     ours.set_attn_implementation(ATTENTION)
     config.pad_token_id = None
     if packed:
-        pack_model(ours, lambda: run_three_tokens(ours, CallRecorder()))
+        pack_model(ours, make_packing(), lambda: run_three_tokens(ours, CallRecorder()))
     return LoadedModel(
         model=ours,
         layers=layers,

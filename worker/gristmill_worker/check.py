@@ -26,8 +26,8 @@ from gristmill_worker.engine.kv_cache import KVCache
 from gristmill_worker.engine.model_runner import ModelRunner
 from gristmill_worker.engine.scheduler import Scheduler
 from gristmill_worker.engine.sequence import Sequence
-from gristmill_worker.models.linear import can_pack
 from gristmill_worker.models.loader import LoadedModel, load_model
+from gristmill_worker.models.packing import Packing, choose_packing
 
 BLOCK_SIZE = 16
 #: Prompt lengths: around the edges of Blocks, and one that crosses most sliding windows in part.
@@ -96,7 +96,7 @@ class _Answer:
 
 def check_model(path: Path, *, cache_dir: Path, dtype: str = "float32") -> CheckReport:
     """Load the folder as a worker would and compare. Raises ModelUnsupported when it is refused."""
-    loaded = load_model(path, dtype=dtype)
+    loaded = load_model(path, dtype=dtype, cache_dir=cache_dir)
     parameter = next(loaded.model.parameters())
     attention = choose_attention(
         dtype=parameter.dtype,
@@ -111,18 +111,17 @@ def check_model(path: Path, *, cache_dir: Path, dtype: str = "float32") -> Check
         _difference(torch.stack(one.logits), torch.stack(other.logits))
         for one, other in zip(together, alone, strict=True)
     )
-    facts = (_path_taken(attention, parameter), loaded.kv_bytes_per_token, loaded.max_model_len)
+    packing = choose_packing(parameter.dtype, parameter.device, cache_dir / "kernels")
+    facts = (_path_taken(attention, packing), loaded.kv_bytes_per_token, loaded.max_model_len)
     del loaded, parameter  # the weights, before they are loaded a second time
     gc.collect()
     return _compare(path, dtype, prompts, together, instability, *facts)
 
 
-def _path_taken(attention: AttentionBackend, parameter: torch.Tensor) -> str:
+def _path_taken(attention: AttentionBackend, packing: Packing | None) -> str:
     is_compiled = isinstance(attention, CompiledAttention)
-    is_packed = can_pack(parameter.dtype, parameter.device)
-    return (
-        f"{'compiled attention' if is_compiled else 'reference attention in plain torch'}, "
-        f"{'packed linear layers' if is_packed else 'plain linear layers'}"
+    return f"{'compiled attention' if is_compiled else 'reference attention in plain torch'}, " + (
+        "plain linear layers" if packing is None else f"linear layers packed for {packing.name}"
     )
 
 

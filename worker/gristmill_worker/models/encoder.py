@@ -20,10 +20,10 @@ from transformers import MODEL_MAPPING, PreTrainedConfig
 from gristmill.errors import ModelUnsupported
 from gristmill_worker.attention.packed import PackedPrompts
 from gristmill_worker.models.hook import ATTENTION, AttentionCall, forward_context
-from gristmill_worker.models.linear import can_pack
 from gristmill_worker.models.loader import check_device, check_weights, find_max_model_len
 from gristmill_worker.models.loader import read_config as read_model_config
 from gristmill_worker.models.packed_weight import pack_model
+from gristmill_worker.models.packing import choose_packing
 from gristmill_worker.models.probe import (
     CallRecorder,
     forget_pad_token,
@@ -104,8 +104,9 @@ def load_encoder(
         first_position=first_position,
     )
     _compare_with_transformers(loaded)
-    if can_pack(model.dtype, model.device):
-        pack_model(model, lambda: run_three_tokens(model, CallRecorder()))
+    packing = choose_packing(model.dtype, model.device, None)
+    if packing is not None:
+        pack_model(model, packing, lambda: run_three_tokens(model, CallRecorder()))
     return loaded
 
 

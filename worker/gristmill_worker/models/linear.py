@@ -1,11 +1,7 @@
-"""Linear layers with prepacked weights: faster, and the same bits for a row in any company.
+"""Linear layers with packed weights: faster, and the same bits for a row in any company.
 
-torch's own linear layer picks another way of multiplying for another number of rows, so a row's
-last bits change with its batch. oneDNN's layer over a prepacked weight gives a row the same floats
-at every number of rows from MIN_ROWS to MAX_ROWS (tests/models/test_linear.py holds it to that); a
-single row is multiplied twice over, more rows than MAX_ROWS in slices. Layers that read the very
-same input, such as the projections of query, key and value, are found by watching a forward pass
-and multiplied as one.
+Layers that read the very same input, such as the projections of query, key and value, are found by
+watching a forward pass and multiplied as one.
 """
 
 from __future__ import annotations
@@ -16,59 +12,16 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-#: Fewest and most rows in one product: within these a row's bits do not change. For one row oneDNN
-#: takes another way, which adds up long rows in another order.
-MIN_ROWS, MAX_ROWS = 2, 256
-#: The number of rows that oneDNN lays the weights out for.
-_EXPECTED_ROWS = 64
+from gristmill_worker.models.packing import Packing
 
 
-def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether this torch has oneDNN's prepacked linear layer (private names, so looked up)."""
-    return (
-        dtype is torch.float32
-        and device.type == "cpu"
-        and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    )
-
-
-def pack(weight: torch.Tensor) -> torch.Tensor:
-    """A weight [out, in] in oneDNN's own layout; `to_dense` gives it back."""
-    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(
-        weight.contiguous(), _EXPECTED_ROWS
-    )
-    return packed
-
-
-def multiply(
-    x: torch.Tensor,  # [..., in]
-    weight: torch.Tensor,  # packed
-    bias: torch.Tensor | None,
-) -> torch.Tensor:  # [..., out]
-    """x @ weight.T + bias, each row with the same bits whatever the others are."""
-    rows = x.reshape(-1, x.shape[-1])
-    slices = [_multiply_slice(part, weight, bias) for part in torch.split(rows, MAX_ROWS)]
-    product = slices[0] if len(slices) == 1 else torch.cat(slices)
-    return product.view(*x.shape[:-1], product.shape[-1])
-
-
-def _multiply_slice(
-    rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    padded = rows.repeat(MIN_ROWS, 1) if len(rows) < MIN_ROWS else rows
-    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(padded, weight, bias, "none", [], "")
-    return product[: len(rows)]
-
-
-def pack_linears(model: nn.Module, forward: Callable[[], object]) -> None:
+def pack_linears(model: nn.Module, packing: Packing, forward: Callable[[], object]) -> None:
     """Replace every nn.Linear of the model by a packed one; `forward` runs the model once.
 
     The plain weights are given up, but for those that another module uses too (tied embeddings).
     """
     for group in _find_groups(model, forward):
-        packed = _PackedGroup([linear for _, linear in group])
+        packed = _PackedGroup(packing, [linear for _, linear in group])
         for position, (name, linear) in enumerate(group):
             parent_name, _, child_name = name.rpartition(".")
             member = _PackedLinear(packed, position, linear)
@@ -117,12 +70,12 @@ def _can_join(one: tuple[str, nn.Linear], other: tuple[str, nn.Linear]) -> bool:
 class _PackedGroup:
     """One packed weight for all layers of a group. The first call computes, the others take."""
 
-    def __init__(self, linears: Sequence[nn.Linear]) -> None:
+    def __init__(self, packing: Packing, linears: Sequence[nn.Linear]) -> None:
         weight = torch.cat([linear.weight.detach() for linear in linears])
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
         sizes = [linear.out_features for linear in linears]
         self._bias = torch.cat(biases) if biases else None
-        self._weight = pack(weight)
+        self._weight = packing.pack(weight)
         self._ends = torch.tensor(sizes).cumsum(0).tolist()
         self._input: torch.Tensor | None = None
         self._output = torch.empty(0)
@@ -130,7 +83,7 @@ class _PackedGroup:
     def output(self, position: int, x: torch.Tensor) -> torch.Tensor:
         """The slice [..., out_features] of the layer at `position`, for the input x."""
         if position == 0 or x is not self._input:
-            self._input, self._output = x, multiply(x, self._weight, self._bias)
+            self._input, self._output = x, self._weight.multiply(x, self._bias)
         begin = self._ends[position - 1] if position else 0
         output = self._output[..., begin : self._ends[position]]
         if position == len(self._ends) - 1:
@@ -139,8 +92,7 @@ class _PackedGroup:
 
     def plain_weight(self, position: int) -> torch.Tensor:
         begin = self._ends[position - 1] if position else 0
-        plain: torch.Tensor = self._weight.to_dense()
-        return plain[begin : self._ends[position]].clone()
+        return self._weight.plain()[begin : self._ends[position]].clone()
 
 
 class _PackedLinear(nn.Module):

@@ -18,8 +18,8 @@ from transformers import (
 
 from gristmill.errors import ModelUnsupported, UsageError
 from gristmill_worker.models.hook import ATTENTION
-from gristmill_worker.models.linear import can_pack
 from gristmill_worker.models.packed_weight import pack_model
+from gristmill_worker.models.packing import choose_packing
 from gristmill_worker.models.probe import (
     CallRecorder,
     LayerSpec,
@@ -59,10 +59,12 @@ def load_model(
     dtype: str = "float32",
     device: str = "cpu",
     max_model_len: int | None = None,
+    cache_dir: Path | None = None,
 ) -> LoadedModel:
     """Load a folder of config.json, tokenizer.json and *.safetensors.
 
-    `max_model_len` is capped by the positions that the model knows. Raises ModelUnsupported, and
+    `max_model_len` is capped by the positions that the model knows. `cache_dir` keeps kernels that
+    must be compiled first; without one the model runs in plain torch. Raises ModelUnsupported, and
     UsageError where there is no such device.
     """
     check_device(device)
@@ -85,8 +87,10 @@ def load_model(
     model.eval().requires_grad_(False).to(device)
     forget_pad_token(model)
     vocab_size = model.get_input_embeddings().num_embeddings
-    if can_pack(model.dtype, model.device):
-        pack_model(model, lambda: run_three_tokens(model, CallRecorder()))
+    kernels_dir = None if cache_dir is None else cache_dir / "kernels"
+    packing = choose_packing(model.dtype, model.device, kernels_dir)
+    if packing is not None:
+        pack_model(model, packing, lambda: run_three_tokens(model, CallRecorder()))
     return LoadedModel(
         model=model,
         layers=layers,

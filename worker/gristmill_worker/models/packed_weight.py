@@ -17,7 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from gristmill_worker.models.activation import settle_activations
-from gristmill_worker.models.linear import multiply, pack, pack_linears
+from gristmill_worker.models.linear import pack_linears
+from gristmill_worker.models.packing import PackedMatrix, Packing
 
 _LINEAR = {torch.nn.functional.linear}
 _MATMUL = {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.mm, torch.Tensor.mm}
@@ -25,7 +26,7 @@ _ADDMM = {torch.addmm}
 _CASTS = {torch.Tensor.float, torch.Tensor.type, torch.Tensor.to}
 
 
-def pack_model(model: Any, forward: Callable[[], object]) -> None:
+def pack_model(model: Any, packing: Packing, forward: Callable[[], object]) -> None:
     """Make a transformers model fast, and give a row the same bits in any company.
 
     `forward` runs the model once; it is watched.
@@ -33,12 +34,12 @@ def pack_model(model: Any, forward: Callable[[], object]) -> None:
     if hasattr(model, "set_experts_implementation"):
         # The model's own loop over experts, whose products are seen one by one.
         model.set_experts_implementation("eager")
-    pack_linears(model, forward)
-    _pack_own_weights(model, forward)
+    pack_linears(model, packing, forward)
+    _pack_own_weights(model, packing, forward)
     settle_activations(model, forward)
 
 
-def _pack_own_weights(model: nn.Module, forward: Callable[[], object]) -> None:
+def _pack_own_weights(model: nn.Module, packing: Packing, forward: Callable[[], object]) -> None:
     """Replace the parameters that the model multiplies by itself; `forward` runs it once."""
     holders: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
@@ -53,7 +54,7 @@ def _pack_own_weights(model: nn.Module, forward: Callable[[], object]) -> None:
         plain = getattr(*places[0]).detach()
         if plain.dim() not in (2, 3):
             continue
-        packed = PackedWeight(plain, transposed=transposed)
+        packed = PackedWeight(plain, packing, transposed=transposed)
         for module, name in places:
             del module._parameters[name]
             setattr(module, name, packed)
@@ -90,25 +91,23 @@ def _operands(
 class PackedWeight(torch.Tensor):
     """A weight [out, in], or [in, out] when `transposed`, or a stack of such for experts."""
 
-    _parts: list[torch.Tensor]
+    _parts: list[PackedMatrix]
     _transposed: bool
 
     @staticmethod
-    def __new__(cls, plain: torch.Tensor, *, transposed: bool) -> PackedWeight:
+    def __new__(cls, plain: torch.Tensor, packing: Packing, *, transposed: bool) -> PackedWeight:
         stack: Iterable[torch.Tensor] = plain if plain.dim() == 3 else [plain]
-        parts = [pack(part.t() if transposed else part) for part in stack]
+        parts = [packing.pack(part.t() if transposed else part) for part in stack]
         return cls._of(parts, plain.shape, transposed)
 
     @classmethod
-    def _of(cls, parts: list[torch.Tensor], shape: torch.Size, transposed: bool) -> PackedWeight:
-        self: PackedWeight = torch.Tensor._make_wrapper_subclass(
-            cls, shape, dtype=parts[0].dtype, device=parts[0].device
-        )
+    def _of(cls, parts: list[PackedMatrix], shape: torch.Size, transposed: bool) -> PackedWeight:
+        self: PackedWeight = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.float32)
         self._parts, self._transposed = parts, transposed
         return self
 
     def plain(self) -> torch.Tensor:
-        parts = [part.to_dense() for part in self._parts]
+        parts = [part.plain() for part in self._parts]
         parts = [part.t() if self._transposed else part for part in parts]
         return torch.stack(parts) if self.dim() == 3 else parts[0]
 
@@ -120,7 +119,7 @@ class PackedWeight(torch.Tensor):
         if operands is not None:
             x, weight, bias = operands
             if isinstance(weight, cls) and weight._fits(transposed=func not in _LINEAR):
-                return multiply(x, weight._parts[0], bias)
+                return weight._parts[0].multiply(x, bias)
         if func is torch.Tensor.__getitem__ and isinstance(args[0], cls):
             expert = args[0]._expert(args[1])
             if expert is not None:

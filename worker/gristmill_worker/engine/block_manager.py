@@ -70,13 +70,14 @@ class BlockManager:
     def find_prefix(self, seq: Sequence) -> list[int]:
         """Indices of the cached Blocks that hold the longest prefix of the Sequence.
 
-        At least the last token is left out: it must be computed for there to be logits.
+        Tokens whose logits are wanted must be computed, and so must all behind the first of them.
+        The last token is always one.
         """
         if not self.prefix_caching:
             return []
         found: list[int] = []
         parent = 0
-        for i in range((seq.num_tokens - 1) // self.block_size):
+        for i in range(seq.max_cached_tokens // self.block_size):
             candidate = self._cached.get(self.block_hash(seq, i))
             if candidate is None:
                 break

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gristmill.errors import OutOfMemory
-from gristmill.types import Job, RowError, Usage
+from gristmill.types import Job, RowError, TokenLogprob, Usage
 from gristmill_worker.attention.base import AttentionBackend
 from gristmill_worker.attention.reference import ReferenceAttention
 from gristmill_worker.engine.base import NOTHING, Finished, Generated, StepOutput
@@ -19,7 +21,7 @@ from gristmill_worker.engine.kv_cache import KVCache
 from gristmill_worker.engine.logprobs import ModelDistribution
 from gristmill_worker.engine.model_runner import ModelRunner
 from gristmill_worker.engine.sampler import Unsampled, sample
-from gristmill_worker.engine.scheduler import Scheduler
+from gristmill_worker.engine.scheduler import Scheduled, Scheduler
 from gristmill_worker.engine.sequence import Sequence
 from gristmill_worker.engine.token_bytes import TokenBytes
 from gristmill_worker.models.loader import LoadedModel
@@ -118,9 +120,9 @@ class ContinuousBatchingEngine:
         )
         self._decoding[seq_id] = decoding
         seq.error = self._refusal(seq)
-        if seq.error is None and resume.token_ids:
+        if seq.error is None and seq.finish_reason is None and resume.token_ids:
             seq.finish_reason = decoding.finish_reason(self.max_model_len)
-        if seq.error or seq.finish_reason:
+        if seq.has_ended:
             self._ended_at_add.append(seq)
         else:
             self.scheduler.add(seq)
@@ -151,14 +153,15 @@ class ContinuousBatchingEngine:
             grammars = [self._decoding[item.seq.seq_id].grammar for item in ending]
             with self._grammars.masks_for(grammars):
                 logits = self._runner.run(batch)
+            _take_scores(plan.scheduled, self._runner.score(batch))
             self.scheduler.advance(plan)
-            advanced = [item.seq for item in plan.scheduled if not item.seq.num_uncomputed_tokens]
+            advanced = [item.seq for item in ending]
             num_decode_tokens = sum(1 for seq in advanced if seq.num_generated_tokens)
             rows = [self._decoding[seq.seq_id].sampling_row() for seq in advanced]
             # Read before the Sampler changes the logits.
             distribution = ModelDistribution(logits, [seq.params for seq in advanced])
             self._take_in(advanced, sample(logits, rows), distribution)
-            in_step = [seq for seq in advanced if seq.finish_reason or seq.error]
+            in_step = [item.seq for item in plan.scheduled if item.seq.has_ended]
             self.scheduler.finish(in_step)
             ended += in_step
         return StepOutput(
@@ -176,13 +179,8 @@ class ContinuousBatchingEngine:
         logprobs = distribution.logprobs([i if isinstance(i, int) else 0 for i in picked])
         for seq, token_id, logprob in zip(seqs, picked, logprobs, strict=True):
             if isinstance(token_id, Unsampled):
-                seq.error = RowError(
-                    "model_output_invalid",
-                    f"{self._decoding[seq.seq_id].problem(token_id)} at token {seq.num_tokens} "
-                    "of this row.",
-                    status_code=500,
-                    type="server_error",
-                )
+                problem = self._decoding[seq.seq_id].problem(token_id)
+                seq.error = _invalid_output(problem, at=seq.num_tokens)
                 continue
             decoding = self._decoding[seq.seq_id]
             seq.token_ids.append(token_id)
@@ -194,7 +192,8 @@ class ContinuousBatchingEngine:
     def _refusal(self, seq: Sequence) -> RowError | None:
         if not seq.num_prompt_tokens:
             return RowError("invalid_request", "The prompt has no tokens.", "prompt", 400)
-        if seq.num_prompt_tokens >= self.max_model_len:
+        # A prompt that is only scored needs no room for a token behind it, nor for its last one.
+        if seq.num_tokens_to_compute > self.max_model_len - (seq.finish_reason is None):
             return RowError(
                 "context_length_exceeded",
                 f"The prompt has {seq.num_prompt_tokens} tokens, and this worker takes "
@@ -221,19 +220,40 @@ class ContinuousBatchingEngine:
             generated=_generated(seq),
             text=text,
             finish_reason=seq.finish_reason,
-            text_offsets=decoding.text_offsets(text) if seq.logprobs else (),
+            text_offsets=decoding.text_offsets(text) if seq.params.logprobs is not None else (),
             token_bytes=self._bytes_of(seq),
+            scored=tuple(seq.scored),
         )
 
     def _bytes_of(self, seq: Sequence) -> dict[int, bytes]:
         """The bytes of all tokens that the row's log-probabilities name."""
-        if not seq.logprobs:
+        if seq.params.logprobs is None:
             return {}
-        ids = {token_id for token in seq.logprobs for token_id, _ in token.top}
-        return {i: self._token_bytes.of(i) for i in sorted(ids.union(seq.generated_ids))}
+        named = seq.token_ids[seq.num_prompt_tokens if seq.scored_from is None else 0 :]
+        ids = {i for token in (*seq.scored, *seq.logprobs) for i, _ in token.top}
+        return {i: self._token_bytes.of(i) for i in sorted(ids.union(named))}
 
     def _forget(self, seq: Sequence) -> None:
         del self._live[seq.seq_id], self._decoding[seq.seq_id]
+
+
+def _take_scores(scheduled: Iterable[Scheduled], scores: Iterable[TokenLogprob]) -> None:
+    """Hand the log-probabilities that a step found to the Sequences whose prompts they are of."""
+    found = iter(scores)
+    for item in scheduled:
+        of_item = list(itertools.islice(found, len(item.newly_scored)))
+        item.seq.scored += of_item
+        if any(math.isnan(one.logprob) for one in of_item):
+            item.seq.error = _invalid_output(Unsampled.NAN.value, at=item.seq.num_computed_tokens)
+
+
+def _invalid_output(problem: str, *, at: int) -> RowError:
+    return RowError(
+        "model_output_invalid",
+        f"{problem} at token {at} of this row.",
+        status_code=500,
+        type="server_error",
+    )
 
 
 def _generated(seq: Sequence) -> Generated:

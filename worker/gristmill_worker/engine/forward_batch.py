@@ -12,6 +12,16 @@ from gristmill_worker.engine.scheduler import Scheduled
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredTokens:
+    """Tokens of prompts whose log-probabilities a step finds, in the order of the step."""
+
+    indices: torch.Tensor  # [R] int64: the packed rows that predict them
+    token_ids: list[int]
+    #: How many likeliest tokens to report beside each.
+    num_top: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardBatch:
     """Tokens of all scheduled Sequences, one after the other, without padding."""
 
@@ -19,6 +29,7 @@ class ForwardBatch:
     positions: torch.Tensor  # [T] int64, counted within each Sequence
     last_token_indices: torch.Tensor  # [S] int64: packed rows whose logits are wanted
     metadata: AttentionMetadata
+    scored: ScoredTokens | None = None
 
 
 def build_forward_batch(
@@ -54,7 +65,25 @@ def build_forward_batch(
             slot_mapping=_upload(blocks * block_size + position_ids % block_size, device),
             context_lens=_upload(span_table[:, 2].int(), device),
         ),
+        scored=_scored_tokens(scheduled, device),
     )
+
+
+def _scored_tokens(scheduled: Sequence[Scheduled], device: torch.device) -> ScoredTokens | None:
+    indices: list[int] = []
+    token_ids: list[int] = []
+    num_top: list[int] = []
+    offset = 0
+    for item in scheduled:
+        seq, scored = item.seq, item.newly_scored
+        row_of_first_token = offset - seq.num_computed_tokens
+        indices.extend(row_of_first_token + position - 1 for position in scored)
+        token_ids.extend(seq.token_ids[scored.start : scored.stop])
+        num_top.extend([seq.params.logprobs or 0] * len(scored))
+        offset += item.num_tokens
+    if not indices:
+        return None
+    return ScoredTokens(_upload(torch.tensor(indices), device), token_ids, num_top)
 
 
 def _upload(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -34,17 +34,28 @@ class ModelDistribution:
     def logprobs(self, token_ids: Sequence[int]) -> list[TokenLogprob | None]:
         """What is to be reported of each row, whose sampled token is given; None: nothing."""
         reports: list[TokenLogprob | None] = [None] * len(self._params)
-        at_once = _ROWS_AT_ONCE.get(self._logits.device.type, 32)
-        for begin in range(0, len(self._asking), at_once):
-            rows = self._asking[begin : begin + at_once]
-            found = _report(
-                self._logits[begin : begin + at_once],
-                [token_ids[i] for i in rows],
-                [self._params[i].logprobs or 0 for i in rows],
-            )
-            for i, report in zip(rows, found, strict=True):
-                reports[i] = report
+        found = report(
+            self._logits,
+            [token_ids[i] for i in self._asking],
+            [self._params[i].logprobs or 0 for i in self._asking],
+        )
+        for i, of_row in zip(self._asking, found, strict=True):
+            reports[i] = of_row
         return reports
+
+
+def report(
+    logits: torch.Tensor,  # [R, vocab_size] float32
+    token_ids: Sequence[int],
+    num_top: Sequence[int],
+) -> list[TokenLogprob]:
+    """The log-probability of one token in each row, with as many of the likeliest ones as asked."""
+    at_once = _ROWS_AT_ONCE.get(logits.device.type, 32)
+    reports: list[TokenLogprob] = []
+    for begin in range(0, len(token_ids), at_once):
+        some = slice(begin, begin + at_once)
+        reports += _report(logits[some], token_ids[some], num_top[some])
+    return reports
 
 
 def _report(

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
 import torch
 
+from gristmill.types import TokenLogprob
 from gristmill_worker.attention.base import AttentionBackend, AttentionMetadata
 from gristmill_worker.attention.paged import PagedAttention
 from gristmill_worker.engine.forward_batch import ForwardBatch
+from gristmill_worker.engine.head import Head
 from gristmill_worker.engine.kv_cache import KVCache
+from gristmill_worker.engine.logprobs import report
 from gristmill_worker.engine.step_graph import Capture, StepGraphs, cuda_capture
 from gristmill_worker.models.hook import AttentionCall, forward_context
 
 log = logging.getLogger(__name__)
+
+#: Rows of logits that are held at once where a step has many more to look at.
+_SCORED_AT_ONCE = 64
 
 
 class ModelRunner:
@@ -28,12 +35,37 @@ class ModelRunner:
         self.attention = attention
         self.device = next(model.parameters()).device
         self._graphs: StepGraphs | None = None
+        self._head = Head(model)
 
     @torch.inference_mode()
     def run(self, batch: ForwardBatch) -> torch.Tensor:  # [S, vocab_size] float32
         """The logits that are wanted; they may be written over by the next call."""
+        if batch.scored is not None:
+            with self._head.remembering():
+                return self._forward(batch)
         logits = None if self._graphs is None else self._graphs.run(batch)
         return self._forward(batch) if logits is None else logits
+
+    @torch.inference_mode()
+    def score(self, batch: ForwardBatch) -> list[TokenLogprob]:
+        """The log-probabilities that `batch.scored` asks for; `run` has just run the batch.
+
+        Never more than a slice of their logits is held. A model whose head cannot be run alone
+        runs once more for each slice, which writes the same keys and values again.
+        """
+        if batch.scored is None:
+            return []
+        reports: list[TokenLogprob] = []
+        for begin in range(0, len(batch.scored.token_ids), _SCORED_AT_ONCE):
+            some = slice(begin, begin + _SCORED_AT_ONCE)
+            indices = batch.scored.indices[some]
+            if self._head.is_split:
+                logits = self._head.logits(indices).float()
+            else:
+                logits = self._forward(replace(batch, last_token_indices=indices))
+            reports += report(logits, batch.scored.token_ids[some], batch.scored.num_top[some])
+        self._head.forget()
+        return reports
 
     @torch.inference_mode()
     def capture_decode(

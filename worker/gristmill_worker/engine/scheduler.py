@@ -32,6 +32,15 @@ class Scheduled:
     num_tokens: int
 
     @property
+    def newly_scored(self) -> range:
+        """Positions of the prompt's tokens whose log-probability this finds: each is predicted by
+        the token before it."""
+        seq = self.seq
+        first = seq.num_prompt_tokens - seq.num_unscored_tokens
+        end = min(seq.num_computed_tokens + self.num_tokens + 1, seq.num_prompt_tokens)
+        return range(first, max(first, end))
+
+    @property
     def reaches_end(self) -> bool:
         """Whether this computes the Sequence's last token, and so yields its next one."""
         return self.seq.num_computed_tokens + self.num_tokens == self.seq.num_tokens
@@ -99,7 +108,7 @@ class Scheduler:
                 self.waiting.remove(seq)
             seq.status = SequenceStatus.FINISHED
             self.block_manager.free(seq)
-            if seq.finish_reason is not None:
+            if seq.finish_reason is not None and seq.num_generated_tokens:
                 error = seq.num_generated_tokens - self._expected_output
                 self._expected_output += self._LEARNING_RATE * error
         if ended:
@@ -167,7 +176,8 @@ class Scheduler:
         """Room for what the Sequence has and, beside the others' growth, for what is expected."""
         free = self.block_manager.num_free_blocks
         if not self.running:
-            return self.block_manager.num_blocks_to_admit(prefix, seq.num_tokens) <= free
+            needed = self.block_manager.num_blocks_to_admit(prefix, seq.num_tokens_to_compute)
+            return needed <= free
         num_tokens = self._expected_num_tokens(seq)
         return self.block_manager.num_blocks_to_admit(prefix, num_tokens) + reserved <= free
 
@@ -190,6 +200,8 @@ class Scheduler:
         return max(0, expected - len(seq.block_table))
 
     def _expected_num_tokens(self, seq: Sequence) -> int:
+        if seq.finish_reason is not None:
+            return seq.num_tokens_to_compute
         expected_output = min(seq.params.max_tokens, self._expected_output)
         return seq.num_tokens + max(1, round(expected_output - seq.num_generated_tokens))
 
@@ -197,11 +209,13 @@ class Scheduler:
         if not self.block_manager.prefix_caching:
             return
         block_size = self.block_manager.block_size
-        for i in range(seq.num_computed_tokens // block_size, seq.num_tokens // block_size):
+        for i in range(
+            seq.num_computed_tokens // block_size, seq.num_tokens_to_compute // block_size
+        ):
             yield self.block_manager.block_hash(seq, i)
 
     def _next_block_hash(self, seq: Sequence, i: int) -> int | None:
         """Hash of the first full Block that the cache lacks; None when only a rest is missing."""
-        if (i + 1) * self.block_manager.block_size >= seq.num_tokens:
+        if (i + 1) * self.block_manager.block_size > seq.max_cached_tokens:
             return None
         return self.block_manager.block_hash(seq, i)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from gristmill.types import FinishReason, Job, RowError, TokenLogprob
+from gristmill.types import FinishReason, Job, JobKind, RowError, TokenLogprob
 from gristmill_worker.engine.base import Generated
 
 
@@ -17,7 +17,7 @@ class SequenceStatus(Enum):
 
 
 class Sequence:
-    """State of one Job from `Engine.add` to its end.
+    """State of one Job, which has one prompt, from `Engine.add` to its end.
 
     `token_ids` is the prompt followed by what was generated. `num_computed_tokens` of them have
     their keys and values in the KV cache; block_table[i] is the Block of tokens
@@ -29,6 +29,9 @@ class Sequence:
         self.params = job.params
         self.arrival = arrival
         self.num_prompt_tokens = len(job.prompt_ids)
+        self.scored_from = job.prompt.scored_from
+        #: One for each of the prompt's tokens from `scored_from` on, as far as they are computed.
+        self.scored: list[TokenLogprob] = []
         self.token_ids: list[int] = [*job.prompt_ids, *resume.token_ids]
         self.times_ms: list[int] = list(resume.times_ms)
         #: One for each generated token, if the Job asks for them.
@@ -41,7 +44,10 @@ class Sequence:
         #: Prompt tokens that the first admission found in the prefix cache; None before it.
         self.num_cached_tokens: int | None = None
         self.num_preemptions = 0
-        self.finish_reason: FinishReason | None = None
+        #: None as long as tokens are to be decoded; where none is wanted, known from the start.
+        self.finish_reason: FinishReason | None = (
+            None if job.kind is JobKind.GENERATE else FinishReason.LENGTH
+        )
         self.error: RowError | None = None
 
     @property
@@ -53,8 +59,36 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
+    def num_tokens_to_compute(self) -> int:
+        """Tokens that must be computed before the next one is known, or the end is reached.
+
+        Where none is to be decoded, nobody asks what follows the last token of the prompt.
+        """
+        return self.num_tokens if self.finish_reason is None else self.num_prompt_tokens - 1
+
+    @property
     def num_uncomputed_tokens(self) -> int:
-        return len(self.token_ids) - self.num_computed_tokens
+        return self.num_tokens_to_compute - self.num_computed_tokens
+
+    @property
+    def num_unscored_tokens(self) -> int:
+        """Tokens of the prompt whose log-probability is wanted and not known yet."""
+        if self.scored_from is None:
+            return 0
+        return self.num_prompt_tokens - self.scored_from - len(self.scored)
+
+    @property
+    def max_cached_tokens(self) -> int:
+        """Tokens that may come from the prefix cache: all before the first whose successor must be
+        found."""
+        if self.num_unscored_tokens:
+            return self.num_prompt_tokens - self.num_unscored_tokens - 1
+        return self.num_tokens - 1
+
+    @property
+    def has_ended(self) -> bool:
+        is_answered = self.finish_reason is not None and not self.num_unscored_tokens
+        return is_answered or self.error is not None
 
     @property
     def generated_ids(self) -> list[int]:

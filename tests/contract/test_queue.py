@@ -125,6 +125,21 @@ def test_an_id_under_a_lease_or_gone_can_be_sent_again(backend: Backend) -> None
     assert take_one(backend.queue).body == b"a"
 
 
+def test_the_late_end_of_an_old_holder_does_not_forget_the_id_of_a_newer_message(
+    backend: Backend,
+) -> None:
+    if not backend.knows_ids:
+        pytest.skip("this server may double a message")
+    backend.queue.send("bulk", b"a", message_id="shard-1")
+    hanging = take_one(backend.queue)
+    backend.queue.send("bulk", b"a", message_id="shard-1")
+    assert backend.queue.ack(hanging)
+
+    backend.queue.send("bulk", b"a", message_id="shard-1")
+
+    assert bodies(take_all(backend.queue)) == [b"a"]
+
+
 def test_stats_count_what_waits_and_what_is_leased(backend: Backend) -> None:
     if not backend.is_exact:
         pytest.skip("this server counts roughly")

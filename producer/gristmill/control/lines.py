@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from gristmill.control.choices import chat_choice, completion_choice
+from gristmill.control.receipt import Origin, receipt
 from gristmill.control.tool_calls import with_tool_calls
-from gristmill.types import Endpoint, ModelPin, Row, RowError, RowResult, SamplingParams, Usage
+from gristmill.control.vectors import embedding_list
+from gristmill.types import Endpoint, Job, ModelPin, Row, RowError, RowResult, SamplingParams, Usage
 
 # Legal inside a JSON string, but many readers of JSON lines split at them.
 _LINE_BREAKS = str.maketrans({c: f"\\u{ord(c):04x}" for c in "\x7f\x85\u2028\u2029"})
@@ -23,11 +25,20 @@ class LineWriter:
     endpoint: Endpoint
     model: ModelPin
 
-    def answer(self, row: Row, result: RowResult, params: SamplingParams, attempt_id: str) -> bytes:
+    def answer(self, row: Row, result: RowResult, job: Job, origin: Origin) -> bytes:
         """The line of a row that was answered, with a receipt of how."""
-        chat = self.endpoint is Endpoint.CHAT
+        body = self._embeddings(result, job) if job.embedding else self._choices(row, result, job)
+        body["gristmill"] = receipt(self.model, job, result, origin)
+        return self._line(row, response=self._response(row, 200, body), error=None)
+
+    def _embeddings(self, result: RowResult, job: Job) -> dict[str, Any]:
+        assert job.embedding is not None, "asked for by the caller"
+        return embedding_list(result, model_name=self.model.name, as_base64=job.embedding.base64)
+
+    def _choices(self, row: Row, result: RowResult, job: Job) -> dict[str, Any]:
+        chat, params = self.endpoint is Endpoint.CHAT, job.params
         write = chat_choice if chat else completion_choice
-        body = {
+        return {
             "id": self._id("chatcmpl-" if chat else "cmpl-", row),
             "object": "chat.completion" if chat else "text_completion",
             "created": result.finished_at,
@@ -40,16 +51,7 @@ class LineWriter:
             ],
             "usage": _usage(result.usage),
             "system_fingerprint": f"fp_{self.model.revision[:12]}",
-            "gristmill": {
-                "attempt": attempt_id,
-                "ttft_ms": round(result.ttft_s * 1000, 1),
-                "itl_ms": round(result.itl_s * 1000, 1),
-                "seed": params.seed,
-                "model_revision": self.model.revision,
-                "params": _params(params),
-            },
         }
-        return self._line(row, response=self._response(row, 200, body), error=None)
 
     def _with_tool_calls(
         self, row: Row, entry: dict[str, Any], params: SamplingParams
@@ -103,18 +105,6 @@ def derived_id(prefix: str, *parts: str) -> str:
     """`prefix` and 24 hex digits that depend on nothing but prefix and parts."""
     digest = hashlib.sha256("\0".join((prefix, *parts)).encode())
     return prefix + digest.hexdigest()[:24]
-
-
-def _params(params: SamplingParams) -> dict[str, Any]:
-    """Every parameter as it was in effect, defaults too; the seed stands beside them."""
-    effective = asdict(params)
-    del effective["seed"]
-    if params.grammar is not None:  # which may be as long as the answers of a hundred rows
-        digest = hashlib.sha256(params.grammar.text.encode()).hexdigest()
-        kind, strict = params.grammar.kind.value, params.grammar.strict
-        effective["grammar"] = {"kind": kind, "sha256": digest, "strict": strict}
-    effective["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias}
-    return effective
 
 
 def _usage(usage: Usage) -> dict[str, Any]:

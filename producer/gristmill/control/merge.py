@@ -6,11 +6,12 @@ A slice is what one window of ingest read, so that its size bounds the memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gristmill.control.accept import new_results
 from gristmill.control.base import Control
 from gristmill.control.lines import LineWriter
+from gristmill.control.receipt import Origin
 from gristmill.errors import CorruptDocument
 from gristmill.ledger import segments, shards
 from gristmill.ledger.batch import Batch
@@ -18,7 +19,7 @@ from gristmill.ledger.shards import Bitmap, ShardRow
 from gristmill.ledger.status import FreezeReason
 from gristmill.stores.keys import segment_key, shard_key
 from gristmill.stores.segments import read_segment
-from gristmill.types import Bell, Job, Row, RowError, RowResult
+from gristmill.types import Bell, Row, RowError, RowResult, Shard
 from gristmill.wire import decode_shard
 
 _NEVER_RUN = {
@@ -76,14 +77,17 @@ def _lines_of_shard(
     results = _results(control, shard, counting)
     # The rows that ingest refused never became Jobs: their results say all.
     all_failed = len(results) == shard.num_jobs and all(r.error for r, _ in results.values())
-    jobs = () if all_failed else _read_jobs(control, batch, shard)
-    for result, attempt_id in results.values():
+    made = None if all_failed else _read_shard(control, batch, shard)
+    jobs = made.jobs if made else ()
+    for result, origin in results.values():
         for row in result.rows:
             if result.error:
                 yield row, True, lines.failure(row, result.error)
             else:
-                params = jobs[result.job_idx].params
-                yield row, False, lines.answer(row, result, params, attempt_id)
+                assert made is not None, "an answer has a Shard with its Job"
+                origin_of_row = replace(origin, template_hash=made.template_hash)
+                job = jobs[result.job_idx]
+                yield row, False, lines.answer(row, result, job, origin_of_row)
     for job_idx, job in enumerate(jobs):
         if job_idx not in results:
             for row in job.rows:
@@ -92,8 +96,8 @@ def _lines_of_shard(
 
 def _results(
     control: Control, shard: ShardRow, counting: list[Bell]
-) -> dict[int, tuple[RowResult, str]]:
-    """The result that counts of each Job, and the Attempt that it came from."""
+) -> dict[int, tuple[RowResult, Origin]]:
+    """The result that counts of each Job, and where it came from."""
     accepted = Bitmap.empty(shard.num_jobs)
     results = {}
     for bell in counting:
@@ -103,14 +107,15 @@ def _results(
                 f"The Segment {segment_key(bell)} was accepted and can no longer be read: the "
                 "store has lost or damaged it. Restore it from a copy, or run the batch again."
             )
+        origin = Origin(bell.attempt_id, max(segment.mark.order, 1), segment.engine_version)
         for result in new_results(segment, accepted, shard.num_jobs):
-            results[result.job_idx] = result, bell.attempt_id
+            results[result.job_idx] = result, origin
     return results
 
 
-def _read_jobs(control: Control, batch: Batch, shard: ShardRow) -> tuple[Job, ...]:
+def _read_shard(control: Control, batch: Batch, shard: ShardRow) -> Shard:
     key = shard_key(batch.tenant_id, batch.id, batch.run_id, shard.n)
-    return decode_shard(control.store.get(key)).jobs
+    return decode_shard(control.store.get(key))
 
 
 def _never_run(batch: Batch) -> RowError:

@@ -9,14 +9,18 @@ from typing import Any
 from pipeline import PIN, make_job, make_result, read_lines
 
 from gristmill.control.lines import LineWriter
+from gristmill.control.receipt import Origin
 from gristmill.types import (
     Choice,
     Endpoint,
     FinishReason,
+    Job,
+    Prompt,
     Row,
     RowError,
     RowResult,
     SamplingParams,
+    Times,
     TokenLogprob,
     Usage,
 )
@@ -29,14 +33,15 @@ RESULT = RowResult(
     finished_at=1234,
     ttft_s=0.25,
     itl_s=0.0125,
+    times=Times(0.05, 0.2, 0.025),
 )
 PARAMS = SamplingParams(max_tokens=3, seed=2**63 + 1, logit_bias=((5, -1.5),), stop=("x",))
+JOB = Job((Row(7, "seven"),), (Prompt((1,) * 10),), PARAMS)
+ORIGIN = Origin("att-1", 2, "gristmill 1.2.3, torch 2", "the-template")
 
 
 def test_a_chat_answer_has_every_key_of_the_api() -> None:
-    line = LineWriter("batch_1", Endpoint.CHAT, PIN).answer(
-        Row(7, "seven"), RESULT, PARAMS, "att-1"
-    )
+    line = LineWriter("batch_1", Endpoint.CHAT, PIN).answer(Row(7, "seven"), RESULT, JOB, ORIGIN)
     document = json.loads(line)
     body = document["response"].pop("body")
 
@@ -66,10 +71,21 @@ def test_a_chat_answer_has_every_key_of_the_api() -> None:
         "system_fingerprint": "fp_0123456789ab",
         "gristmill": {
             "attempt": "att-1",
+            "attempt_count": 2,
+            "model_revision": "0123456789abcdef",
+            "tokenizer_hash": "tok",
+            "template_hash": "the-template",
+            "engine_version": "gristmill 1.2.3, torch 2",
+            "dtype": "float32",
+            "cached_tokens": 8,
+            "queue_ms": 50.0,
+            "prefill_ms": 200.0,
+            "decode_ms": 25.0,
             "ttft_ms": 250.0,
             "itl_ms": 12.5,
             "seed": 2**63 + 1,
-            "model_revision": "0123456789abcdef",
+            "token_hashes": ["8a6ae15122001229"],
+            "repetition": [],
             "params": {
                 "max_tokens": 3,
                 "temperature": 1.0,
@@ -97,7 +113,7 @@ def test_a_chat_answer_has_every_key_of_the_api() -> None:
 
 def test_a_completion_answer_has_its_text() -> None:
     line = LineWriter("batch_1", Endpoint.COMPLETIONS, PIN).answer(
-        Row(7, "seven"), RESULT, PARAMS, "att-1"
+        Row(7, "seven"), RESULT, JOB, ORIGIN
     )
     body = json.loads(line)["response"]["body"]
 
@@ -124,8 +140,9 @@ LOGPROBS = Choice(
 
 def logprobs_of(endpoint: Endpoint, num_top: int) -> dict[str, Any]:
     result = replace(RESULT, choices=(LOGPROBS,))
+    params = replace(PARAMS, logprobs=num_top)
     line = LineWriter("batch_1", endpoint, PIN).answer(
-        Row(7, "seven"), result, replace(PARAMS, logprobs=num_top), "att-1"
+        Row(7, "seven"), result, replace(JOB, params=params), ORIGIN
     )
     [document] = read_lines(line)
     found: dict[str, Any] = document["response"]["body"]["choices"][0]["logprobs"]
@@ -170,7 +187,7 @@ def test_ids_depend_on_batch_and_row_alone() -> None:
     def ids(batch_id: str, idx: int) -> set[str]:
         job = make_job(idx)
         line = LineWriter(batch_id, Endpoint.CHAT, PIN).answer(
-            job.rows[0], make_result(job, 0), PARAMS, "att-1"
+            job.rows[0], make_result(job, 0), job, ORIGIN
         )
         document = json.loads(line)
         response = document["response"]

@@ -7,13 +7,16 @@ the machine), never from a URL: URLs are logged.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from typing import Literal, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import boto3
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.loaders import Loader, create_loader
 
 from gristmill.errors import UsageError
 
@@ -29,22 +32,27 @@ class AwsUrl:
     """`scheme://name/path?endpoint=…&region=…&retries=…&attempts=…&timeout_s=…` taken apart."""
 
     name: str
-    path: str = ""
+    path: str
     #: None: AWS itself, or what the AWS_ENDPOINT_URL variables say.
-    endpoint: str | None = None
-    region: str | None = None
+    endpoint: str | None
+    region: str | None
     #: `adaptive` also slows its own requests down while the server throttles.
-    retries: Literal["standard", "adaptive"] = "standard"
+    retries: Literal["standard", "adaptive"]
     #: How often one request is sent at most; the waits between grow up to 20 s.
-    attempts: int = 6
+    attempts: int
     #: How long the server may be silent before a request counts as failed.
-    timeout_s: float = 30.0
+    timeout_s: float
     #: Parameters that belong to one service.
-    extra: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str]
 
 
-def parse_aws_url(url: str, *, choices: Mapping[str, Collection[str]]) -> AwsUrl:
-    """Raises UsageError. `choices` names the parameters of the service; none means any value."""
+def parse_aws_url(
+    url: str, *, choices: Mapping[str, Collection[str]], attempts: int, timeout_s: float
+) -> AwsUrl:
+    """Raises UsageError. `choices` are the service's own parameters with the values they take.
+
+    `attempts` and `timeout_s` are what holds where the URL does not say.
+    """
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise UsageError(
@@ -56,7 +64,7 @@ def parse_aws_url(url: str, *, choices: Mapping[str, Collection[str]]) -> AwsUrl
     for name, value in given.items():
         if name not in known:
             raise UsageError(f"{name!r} is no parameter of {url}. Known: {', '.join(known)}.")
-        if name in choices and choices[name] and value not in choices[name]:
+        if name in choices and value not in choices[name]:
             raise UsageError(f"{name}={value!r} in {url}: one of {', '.join(choices[name])}.")
     endpoint = given.get("endpoint")
     if endpoint is not None and not _is_endpoint(endpoint):
@@ -72,8 +80,8 @@ def parse_aws_url(url: str, *, choices: Mapping[str, Collection[str]]) -> AwsUrl
         endpoint=endpoint,
         region=given.get("region"),
         retries=cast(Literal["standard", "adaptive"], retries),
-        attempts=int(_number(url, "attempts", given.get("attempts", "6"), least=1)),
-        timeout_s=_number(url, "timeout_s", given.get("timeout_s", "30"), least=1),
+        attempts=int(_number(url, "attempts", given.get("attempts", attempts), least=1)),
+        timeout_s=_number(url, "timeout_s", given.get("timeout_s", timeout_s), least=1),
         extra={name: value for name, value in given.items() if name in choices},
     )
 
@@ -83,7 +91,7 @@ def _is_endpoint(endpoint: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.path.strip("/")
 
 
-def _number(url: str, name: str, text: str, *, least: float) -> float:
+def _number(url: str, name: str, text: str | float, *, least: float) -> float:
     try:
         number = float(text)
     except ValueError:
@@ -95,7 +103,15 @@ def _number(url: str, name: str, text: str, *, least: float) -> float:
 
 def aws_session() -> boto3.session.Session:
     """A session of its own: the default one is shared with whatever else runs in the process."""
-    return boto3.session.Session()
+    core = botocore.session.Session()
+    core.register_component("data_loader", _data_loader())
+    return boto3.session.Session(botocore_session=core)
+
+
+@cache
+def _data_loader() -> Loader:
+    """Keeps the descriptions of services: reading one takes 0.1 s."""
+    return create_loader()
 
 
 def client_config(url: AwsUrl, session: boto3.session.Session) -> Config:

@@ -10,6 +10,7 @@ import atexit
 import importlib.util
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,10 +33,19 @@ REGION = "us-east-1"
 class AwsServer:
     url: str
     pid: int
+    #: Holds by how many seconds the server's clock is ahead.
+    clock: Path
 
     def client(self, service: str) -> Any:
         """A plain client of boto3, for what a test arranges or looks at behind our back."""
         return _client(service, self.url)
+
+    def advance(self, seconds: float) -> None:
+        """Put the clock of SQS forward."""
+        ahead = float(self.clock.read_text()) + seconds
+        beside = self.clock.with_suffix(".new")
+        beside.write_text(str(ahead))
+        beside.replace(self.clock)
 
     def new_bucket(self) -> str:
         name = f"bucket-{secrets.token_hex(6)}"
@@ -87,23 +98,27 @@ def aws() -> Iterator[AwsServer]:
 @cache
 def _server() -> AwsServer:
     port = free_port()
-    log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
-    process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=log,
-        stderr=subprocess.STDOUT,
-    )
+    folder = Path(tempfile.mkdtemp(prefix="gristmill-aws-"))
+    clock = folder / "clock"
+    clock.write_text("0")
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("aws_process.py")), str(port), clock],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    atexit.register(shutil.rmtree, folder)
     atexit.register(process.wait)
     atexit.register(process.kill)  # called first: the last registered goes first
     give_up_at = time.monotonic() + START_S
     while time.monotonic() < give_up_at and process.poll() is None:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return AwsServer(f"http://127.0.0.1:{port}", process.pid)
+            return AwsServer(f"http://127.0.0.1:{port}", process.pid, clock)
         except OSError:
             time.sleep(0.05)
-    log.seek(0)
-    raise RuntimeError(f"The S3 and SQS server does not start: {log.read()[-2000:]!r}")
+    said = (folder / "log").read_text()[-2000:]
+    raise RuntimeError(f"The S3 and SQS server does not start: {said}")
 
 
 def free_port() -> int:

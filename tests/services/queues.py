@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from uuid import uuid4
 
+from aws_server import running_aws
 from redis_server import age, server_names, shared_server
 
 from gristmill.queues.base import Lease, Queue
@@ -69,9 +72,33 @@ def redis(name: str) -> Iterator[Backend]:
         client.delete(*client.scan_iter(match=f"{{{prefix}}}:*"), "no such key")
 
 
+@contextmanager
+def sqs() -> Iterator[Backend]:
+    from gristmill.queues.sqs import SqsQueue, open_url
+
+    with running_aws() as aws:
+        url = f"sqs://t-{secrets.token_hex(6)}?endpoint={aws.url}"
+        clients: list[SqsQueue] = []
+        ahead = Clock(0.0)
+
+        def connect() -> Queue:
+            clients.append(open_url(url, 60.0, clock=lambda: time.monotonic() + ahead()))
+            return clients[-1]
+
+        def advance(seconds: float) -> None:
+            aws.advance(seconds)
+            ahead.advance(seconds)
+
+        queue = connect()
+        yield Backend(queue, advance, connect, knows_ids=False, is_exact=False)
+        for client in clients:
+            client.close()
+
+
 #: One entry for each Queue; it skips the test where its server cannot be had.
 BACKENDS: dict[str, Callable[[], AbstractContextManager[Backend]]] = {
     "memory": memory,
+    "sqs": sqs,
     **{name: partial(redis, name) for name in server_names()},
 }
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
@@ -52,7 +53,7 @@ class UnrulyProxy:
 
     def answer(self, request: Request) -> Reply | None:
         with self._lock:
-            self.seen.append(request)
+            self.seen.append(replace(request, headers=dict(request.headers)))
             rule = next((r for r in self.rules if r.times > 0 and r.fits(request)), None)
             if rule is not None:
                 rule.times -= 1
@@ -131,6 +132,17 @@ def refuse(status: int, code: str, message: str = "said the test") -> Act:
     body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
     headers = [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))]
     return lambda request, forward: Reply(status, headers, body)
+
+
+def refuse_json(status: int, code: str, message: str = "said the test") -> Act:
+    """An error document as SQS sends it."""
+    body = json.dumps({"__type": f"com.amazonaws.sqs#{code}", "message": message}).encode()
+    return lambda request, forward: json_reply(status, body)
+
+
+def json_reply(status: int, body: bytes) -> Reply:
+    headers = [("Content-Type", "application/x-amz-json-1.0"), ("Content-Length", str(len(body)))]
+    return Reply(status, headers, body)
 
 
 def lose_reply(request: Request, forward: Callable[[], Reply]) -> Reply | None:

@@ -6,6 +6,7 @@ A message is a pointer, never data. A Bell is simply a message on `types.CONTROL
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ class Lease:
     id: str
     lane: str
     body: bytes
+    #: Seconds from receive for which it can be renewed (SQS has an end). The holder checkpoints
+    #: before, releases, and receives again.
+    max_hold_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def _open_s3(url: str) -> S3Store:
         raise UsageError(
             f"{url!r} needs the package {error.name}: pip install 'gristmill[aws]'."
         ) from error
-    where = parse_aws_url(url, choices=_S3_CHOICES)
+    where = parse_aws_url(url, choices=_S3_CHOICES, attempts=6, timeout_s=30.0)
     if not where.name:
         raise UsageError(f"{url!r} names no bucket. Write s3://bucket or s3://bucket/prefix.")
     if where.path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -56,12 +56,14 @@ class GrammarState:
         """
         if self._mask is None or self._matcher is None or self.error is not None:
             return np.zeros(self._grammars.num_mask_bytes, np.uint8)
-        mask, self._mask = self._mask.copy(), None
-        for token_id in {*self._grammars.tokenizer.eos_tokens, *end_ids}:
-            mask[token_id // 8] &= ~np.uint8(1 << token_id % 8)
-        if self._matcher.is_accepting() and (may_end or not mask.any()):
-            for token_id in end_ids or self._grammars.tokenizer.eos_tokens:
-                mask[token_id // 8] |= np.uint8(1 << token_id % 8)
+        mask, self._mask = self._mask, None
+        eos_token_ids = self._grammars.tokenizer.eos_tokens
+        _set_bits(mask, (*eos_token_ids, *end_ids), to=False)
+        if self._matcher.is_accepting():
+            if not mask.any():
+                _set_bits(mask, end_ids or eos_token_ids, to=True)
+            elif may_end:
+                _set_bits(mask, end_ids, to=True)
         return mask
 
     def matcher(self) -> LLMatcher | None:
@@ -98,14 +100,16 @@ class Grammars:
 
     @property
     def num_mask_bytes(self) -> int:
-        return -(-self._vocab_size // 32) * 4
+        """As many as the model's tokens need."""
+        return -(-self._vocab_size // 8)
 
     @cached_property
     def tokenizer(self) -> LLTokenizer:
         """Raises what llguidance raises for a tokenizer that it cannot read."""
         return make_tokenizer(
             self._hf_tokenizer.to_str(),
-            vocab_size=self._vocab_size,
+            # Some tokenizers know more tokens than their model.
+            vocab_size=max(self._vocab_size, self._hf_tokenizer.get_vocab_size()),
             eos_token_ids=self._eos_token_ids,
         )
 
@@ -124,15 +128,30 @@ class Grammars:
             computing.result()
 
     def _compute(self, states: Sequence[GrammarState]) -> None:
-        masks = np.zeros((len(states), self.num_mask_bytes), np.uint8)
         matchers = [(matcher, i) for i, s in enumerate(states) if (matcher := s.matcher())]
-        if matchers:  # all of them at once, on several threads and without the interpreter
-            self._executor.unsafe_compute_mask_ptr(
-                matchers, masks.ctypes.data, self.num_mask_bytes, len(states)
-            )
+        if not matchers:
+            return
+        num_bytes = -(-self.tokenizer.vocab_size // 32) * 4
+        masks = np.zeros((len(states), num_bytes), np.uint8)
+        self._fill(matchers, masks)
         for state, mask in zip(states, masks, strict=True):
             if not state.fails():
-                state.set_mask(mask)
+                state.set_mask(mask[: self.num_mask_bytes])
+
+    def _fill(self, matchers: list[tuple[LLMatcher, int]], masks: Bits) -> None:
+        """masks[i] for each (matcher, i): on several threads, without holding the interpreter.
+
+        What a matcher meets is kept in it as its error; nothing is known to be raised here. If it
+        is all the same, it may be any row's doing: they are asked one by one.
+        """
+        num_rows, num_bytes = masks.shape
+        try:
+            self._executor.unsafe_compute_mask_ptr(matchers, masks.ctypes.data, num_bytes, num_rows)
+        except Exception:
+            for matcher, i in matchers:
+                masks[i] = 0
+                with suppress(Exception):  # such a row is left with no token
+                    matcher.unsafe_compute_mask_ptr(masks[i].ctypes.data, num_bytes)
 
     @cached_property
     def _thread(self) -> ThreadPoolExecutor:
@@ -143,6 +162,13 @@ class Grammars:
         from llguidance import LLExecutor
 
         return LLExecutor(num_threads=torch.get_num_threads())
+
+
+def _set_bits(mask: Bits, token_ids: Sequence[int], *, to: bool) -> None:
+    for token_id in token_ids:
+        place, bit = token_id // 8, np.uint8(1 << token_id % 8)
+        if place < len(mask):  # else the model has no such token
+            mask[place] = mask[place] | bit if to else mask[place] & ~bit
 
 
 def apply_masks(

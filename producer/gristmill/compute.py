@@ -44,6 +44,12 @@ class WorkerConfig:
     idle_wait_s: float = 0.5
     #: No step for so long, and the Leases are renewed no more: somebody else shall try.
     watchdog_s: float = 120.0
+    #: How long the queue or the store may be away before the Worker gives up.
+    patience_s: float = 0.0
+    #: No other Worker can have work of this queue, so no other Attempt can be alive.
+    is_sole: bool = False
+    #: With nothing to do for so long, the Worker ends.
+    exit_when_idle_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +63,29 @@ class WorkerStats:
     num_preempted: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """How a Worker is just now. One that is live and in no trouble takes work."""
+
+    #: False: the engine loop has not turned for so long that it never will again.
+    is_live: bool
+    is_draining: bool
+    #: Outages of the queue or the store that it waits out, in words.
+    troubles: tuple[str, ...] = ()
+
+
 class ComputeWorker(Protocol):
     """The process, or thread, that turns Leases into Segments."""
 
-    def run(self, stop: threading.Event) -> None:
-        """Work until `stop` is set, then save what is under way and give the rest back."""
+    def run(self, stop: threading.Event, on_hang: Callable[[], None] = ...) -> None:
+        """Work until `stop` is set, then save what is under way and give the rest back.
+
+        `on_hang` is called, from another thread, when the engine hangs.
+        """
+
+    @property
+    def health(self) -> WorkerHealth:
+        """May be read from any thread."""
 
     @property
     def equipment(self) -> str:

@@ -73,6 +73,8 @@ class FakeEngine:
         self.clock = clock or Clock()
         self.step_s = step_s
         self.live: dict[str, _Live] = {}
+        #: While set, time goes by and nothing is decoded.
+        self.paused = False
         self.decoded: list[tuple[tuple[int, ...], int]] = []
         self._on_decode = on_decode or (lambda prompt, i: self.decoded.append((prompt, i)))
 
@@ -105,6 +107,8 @@ class FakeEngine:
     def step(self) -> StepOutput:
         self.clock.advance(self.step_s)
         finished, advanced = [], []
+        if self.paused:
+            return StepOutput()
         for seq_id, live in list(self.live.items())[: self._max_num_seqs]:
             if live.job.prompt_ids[0] == self.POISON:
                 raise RuntimeError("the engine broke")

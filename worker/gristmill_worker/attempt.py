@@ -1,43 +1,111 @@
-"""One Worker's try at one Shard: what runs, what has finished and is not stored yet."""
+"""One Worker's try at one Shard: what waits, what runs, what has finished and is not stored yet."""
 
 from __future__ import annotations
 
 import secrets
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 
+from gristmill.marks import CloseReason, Mark
 from gristmill.queues.base import Lease
-from gristmill.types import RowResult, Shard
-from gristmill_worker.choices import assemble, computed_choices
-from gristmill_worker.engine.base import Engine, Finished
-from gristmill_worker.segments import Place, SegmentWriter
+from gristmill.types import Job, RowError, RowResult, Segment, Shard, ShardPointer
+from gristmill_worker.choices import assemble, computed_choices, of_choice
+from gristmill_worker.engine.base import NOTHING, Finished, Generated
+from gristmill_worker.evidence import Place, Verdict
+from gristmill_worker.segments import SegmentWriter, ShardProgress
+
+#: The first Segment after the open mark comes this soon, so that an Attempt that is killed has
+#: shown by then that it got somewhere.
+_FIRST_FLUSH_S = 1.0
+#: Output tokens that a Job is expected to need at most, when room is counted.
+_MAX_EXPECTED_OUTPUT = 256
+_CRASHED = RowError(
+    "worker_crashed",
+    "Two workers died while they computed this row and no other. It is not tried again; the other "
+    "rows of the batch are not affected.",
+    type="server_error",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A Sequence for the Engine to compute, from where an earlier try had come."""
+
+    seq_id: str
+    job: Job
+    resume: Generated = NOTHING
 
 
 class Attempt:
     """Holds no clock: its methods are told the time, in seconds."""
 
     def __init__(
-        self, attempt_id: str, shard: Shard, lease: Lease, writer: SegmentWriter, *, now: float
+        self,
+        shard: Shard,
+        pointer: ShardPointer,
+        lease: Lease,
+        progress: ShardProgress,
+        verdict: Verdict = Verdict(),  # noqa: B008  (it is immutable)
+        *,
+        now: float,
     ) -> None:
-        self.id = attempt_id
+        self.id = f"att-{secrets.token_hex(8)}"  # random: a queue's own counts restart and repeat
         self.shard = shard
+        self.pointer = pointer
         self.lease = lease
-        #: Choices that the Engine works on, by the id of their Sequence.
+        self.num_tokens = expected_tokens(shard)
+        #: Choices that have not ended, by the id of their Sequence.
         self.running: dict[str, Place] = {}
+        #: Those of them that the Engine has not got yet.
+        self.waiting: deque[Start] = deque()
+        #: One Job at a time, and nothing of any other Attempt beside it.
+        self.is_isolated = verdict.is_isolated
+        #: The Job that runs alone, as the Store knows it.
+        self.alone: int | None = None
+        #: Whether a Segment of it is on its way to the Store. Then no other may be made.
+        self.is_storing = False
+        self._condemned = verdict.condemned - progress.finished
+        self._suspected = verdict.suspected
+        self._order = 1 + max((trace.mark.order for trace in progress.traces), default=0)
         #: Choices that have ended, of Jobs of which others still run.
         self._ended: dict[int, dict[int, Finished]] = {}
-        self._writer = writer
+        self._writer = SegmentWriter(pointer, self.id)
         self._results: list[RowResult] = []
         self._flushed_at = now
+        self._num_flushes = 0
+        for job_idx, job in enumerate(shard.jobs):
+            if job_idx not in progress.finished | verdict.condemned:
+                for choice_idx in computed_choices(job):
+                    resume = progress.generated.get((job_idx, choice_idx), NOTHING)
+                    seq_id = f"{self.id}/{job_idx}/{choice_idx}"
+                    self.running[seq_id] = (job_idx, choice_idx)
+                    self.waiting.append(Start(seq_id, of_choice(job, choice_idx), resume))
 
     @property
     def is_done(self) -> bool:
         """Whether no Job is left to run. The last results may still have to be stored."""
         return not self.running
 
-    def start(self, job_idx: int, choice_idx: int) -> str:
-        """The id of the Sequence for one Choice of a Job."""
-        seq_id = f"{self.id}/{job_idx}/{choice_idx}"
-        self.running[seq_id] = (job_idx, choice_idx)
-        return seq_id
+    @property
+    def names(self) -> str:
+        """For the log."""
+        return f"batch={self.shard.batch_id} shard={self.shard.n} attempt={self.id}"
+
+    @property
+    def next_alone(self) -> int | None:
+        """The Job whose turn is next in isolation; None when all have begun."""
+        return self.running[self.waiting[0].seq_id][0] if self.waiting else None
+
+    def opening(self, *, at: float) -> Segment:
+        """The open mark. It has to lie in the Store before the Engine gets anything."""
+        self._results += [
+            RowResult(idx, self.shard.jobs[idx].rows, error=_CRASHED, finished_at=int(at))
+            for idx in sorted(self._condemned)
+        ]
+        if self.is_isolated:
+            self.alone = self.next_alone
+        return self._next_segment({}, at=at, closed=None)
 
     def finish(self, finished: Finished, *, at: int) -> list[str]:
         """A Sequence has come to its end, at the Unix time `at`.
@@ -56,29 +124,66 @@ class Attempt:
         needless = [seq_id for seq_id, place in self.running.items() if place[0] == job_idx]
         for seq_id in needless:
             del self.running[seq_id]
+        if needless and self.waiting:
+            self.waiting = deque(s for s in self.waiting if s.seq_id in self.running)
         return needless
+
+    def put_back(self, seq_id: str, generated: Generated) -> None:
+        """The Engine has given up a Sequence; it goes on from here when there is room."""
+        job_idx, choice_idx = self.running[seq_id]
+        job = of_choice(self.shard.jobs[job_idx], choice_idx)
+        self.waiting.appendleft(Start(seq_id, job, generated))
 
     def is_due(self, now: float, *, flush_interval_s: float, quiet_interval_s: float) -> bool:
         """Whether it is time for a Segment; sooner when rows have finished."""
+        if self.is_storing:
+            return False
+        if self.alone in self._suspected:
+            return True
         interval_s = flush_interval_s if self._results else quiet_interval_s
+        if not self._num_flushes:
+            interval_s = min(interval_s, _FIRST_FLUSH_S)
         return now - self._flushed_at >= interval_s
 
-    def flush(self, engine: Engine, *, now: float) -> None:
-        """A Segment with all that is new. Also an empty one shows that this Attempt lives."""
-        running = {place: engine.generated(seq_id) for seq_id, place in self.running.items()}
+    def snapshot(
+        self,
+        generated: Callable[[str], Generated],
+        *,
+        now: float,
+        at: float,
+        closed: CloseReason | None = None,
+    ) -> Segment:
+        """A Segment with all that is new. Also an empty one shows that this Attempt lives.
+
+        `generated` is the Engine's, for Sequences that it has; `at` is Unix time.
+        """
+        waiting = {start.seq_id: start.resume for start in self.waiting}
+        running = {
+            place: waiting[seq_id] if seq_id in waiting else generated(seq_id)
+            for seq_id, place in self.running.items()
+        }
         for job_idx, ended in self._ended.items():
             running |= {(job_idx, choice_idx): end.generated for choice_idx, end in ended.items()}
-        self._writer.write(self._results, running)
-        self._results = []
         self._flushed_at = now
+        self._num_flushes += 1
+        return self._next_segment(running, at=at, closed=closed)
 
-    def flush_results(self) -> None:
-        """Save what has finished, without asking an Engine that has just failed."""
-        if self._results:
-            self._writer.write(self._results, {})
-            self._results = []
+    def results_only(self, *, at: float) -> Segment | None:
+        """What has finished, without asking an Engine that has just failed."""
+        return self._next_segment({}, at=at, closed=None) if self._results else None
+
+    def _next_segment(
+        self, running: dict[Place, Generated], *, at: float, closed: CloseReason | None
+    ) -> Segment:
+        results, self._results = self._results, []
+        mark = Mark(at, self._order, closed, self.alone)
+        return self._writer.next(results, running, mark)
 
 
-def new_attempt_id() -> str:
-    """Random: a queue's own counts restart, repeat and go down."""
-    return f"att-{secrets.token_hex(8)}"
+def expected_tokens(shard: Shard) -> int:
+    """What the rows of a Shard are expected to fill of the KV cache."""
+    return sum(
+        job.num_prompt_tokens
+        + len(job.prompts) * job.params.n * min(job.params.max_tokens, _MAX_EXPECTED_OUTPUT)
+        for job in shard.jobs
+    )

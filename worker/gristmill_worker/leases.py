@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from gristmill.errors import QueueError
 from gristmill.queues.base import Lease, Queue
 
 log = logging.getLogger(__name__)
@@ -38,15 +39,19 @@ class LeaseKeeper:
         queue: Queue,
         *,
         watchdog_s: float,
+        on_hang: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queue = queue
         self._watchdog_s = watchdog_s
+        self.on_hang = on_hang
         self._clock = clock
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
         self._last_beat = clock()
         self._longest_s = 0.0
+        #: Why the last round failed, for people.
+        self.trouble = ""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
 
@@ -87,15 +92,22 @@ class LeaseKeeper:
         self._longest_s = max(self._longest_s, now - self._last_beat)
         self._last_beat = now
 
+    @property
+    def is_hanging(self) -> bool:
+        """Whether there was no step for so long that none will come any more."""
+        silent_s = self._clock() - self._last_beat
+        return silent_s > max(self._watchdog_s, _PATIENCE * self._longest_s)
+
     def renew(self) -> None:
-        """One round over all Leases that are not lost."""
+        """One round over all Leases that are not lost; `on_hang` if the engine loop hangs."""
         now = self._clock()
         with self._lock:
             held = [held for held in self._held.values() if not held.lost]
         if not held:
             return
-        if now - self._last_beat > max(self._watchdog_s, _PATIENCE * self._longest_s):
+        if self.is_hanging:
             log.error("leases not renewed: no step for %.0f s", now - self._last_beat)
+            self.on_hang()
             return
         owned = self._queue.renew([h.lease for h in held])
         with self._lock:
@@ -109,6 +121,11 @@ class LeaseKeeper:
         while not self._closing.wait(self._queue.lease_s / _RENEWALS_PER_LEASE):
             try:
                 self.renew()
-            except Exception:
+                self.trouble = ""
+            except QueueError as error:
                 # The next round may succeed; until then the margin counts down.
+                log.warning("leases not renewed reason=%s", error)
+                self.trouble = str(error)
+            except Exception as error:
                 log.exception("leases not renewed")
+                self.trouble = str(error)

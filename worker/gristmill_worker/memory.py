@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import psutil
+
+from gristmill.errors import OutOfMemory
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -25,6 +28,24 @@ def free_memory_bytes(cgroup: Path = _CGROUP) -> int:
             continue
         free = min(free, max(limit_bytes - used_bytes, 0))
     return free
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a step failed because the machine or its device had no memory left."""
+    if isinstance(error, MemoryError | OutOfMemory):
+        return True
+    # torch's own class, without importing torch; on a CPU it raises a plain RuntimeError.
+    names = {cls.__name__ for cls in type(error).__mro__}
+    return "OutOfMemoryError" in names or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
+def free_device_memory() -> None:
+    """Let go of what torch keeps for later."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 class DeviceMemory(Protocol):

@@ -6,38 +6,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gristmill.histogram import Histogram
-from gristmill.queues.base import Queue
+from gristmill.marks import Mark
 from gristmill.stores.base import Store
-from gristmill.stores.keys import segment_key
-from gristmill.stores.segments import bell_of, list_segments, read_segment
-from gristmill.types import (
-    CONTROL_LANE,
-    Bell,
-    Checkpoint,
-    RowResult,
-    Segment,
-    ShardPointer,
-)
-from gristmill.wire import encode_bell, encode_segment
+from gristmill.stores.segments import list_segments, read_segment
+from gristmill.types import Bell, Checkpoint, RowResult, Segment, ShardPointer
 from gristmill_worker.engine.base import Generated
-
-#: (job_idx, choice_idx): one Choice of one Job of a Shard.
-Place = tuple[int, int]
+from gristmill_worker.evidence import Place, Trace
+from gristmill_worker.versions import engine_version
 
 
 class SegmentWriter:
-    """Writes the Segments of one Attempt: stores each, then rings."""
+    """Makes the Segments of one Attempt, each to be stored before the next is made."""
 
-    def __init__(self, store: Store, queue: Queue, pointer: ShardPointer, attempt_id: str) -> None:
-        self._store = store
-        self._queue = queue
+    def __init__(self, pointer: ShardPointer, attempt_id: str) -> None:
         self._pointer = pointer
         self._attempt_id = attempt_id
         self._seq = 0
-        #: How many tokens of each Choice under way lie in the Store.
+        #: How many tokens of each Choice under way lie in earlier Segments.
         self._num_written: dict[Place, int] = {}
 
-    def write(self, results: Iterable[RowResult], running: Mapping[Place, Generated]) -> None:
+    def next(
+        self, results: Iterable[RowResult], running: Mapping[Place, Generated], mark: Mark
+    ) -> Segment:
         """Rows that have finished, and all that the Jobs under way have generated so far."""
         results = tuple(results)
         ttft, itl = _durations(results)
@@ -52,12 +42,12 @@ class SegmentWriter:
             checkpoints=self._checkpoints(running),
             ttft=ttft,
             itl=itl,
+            mark=mark,
+            engine_version=engine_version(),
         )
-        bell = bell_of(segment)
-        self._store.put(segment_key(bell), encode_segment(segment))
         self._seq += 1
         self._num_written = {place: len(g.token_ids) for place, g in running.items()}
-        ring(self._queue, bell)
+        return segment
 
     def _checkpoints(self, running: Mapping[Place, Generated]) -> tuple[Checkpoint, ...]:
         checkpoints = []
@@ -84,6 +74,8 @@ class ShardProgress:
     generated: Mapping[Place, Generated]
     #: One for each Segment that can be read, for those whose own Bell was lost.
     bells: tuple[Bell, ...]
+    #: In the order of their marks.
+    traces: tuple[Trace, ...] = ()
 
 
 def read_shard_progress(store: Store, pointer: ShardPointer) -> ShardProgress:
@@ -91,33 +83,36 @@ def read_shard_progress(store: Store, pointer: ShardPointer) -> ShardProgress:
     finished: set[int] = set()
     longest: dict[Place, Generated] = {}
     bells: list[Bell] = []
-    attempt_id = ""
+    traces: list[Trace] = []
     chains: dict[Place, Generated] = {}
     listed = list_segments(store, pointer.tenant_id, pointer.batch_id, pointer.run_id, pointer.n)
     for bell in listed:
         segment = read_segment(store, bell)
         if segment is None:
             continue
-        if bell.attempt_id != attempt_id:
-            attempt_id, chains = bell.attempt_id, {}
+        if not traces or bell.attempt_id != traces[-1].attempt_id:
+            traces.append(Trace(bell.attempt_id))
+            chains = {}
+        trace = traces[-1]
+        trace.mark = segment.mark
+        of_segment = {result.job_idx for result in segment.results}
+        trace.finished |= of_segment
+        finished |= of_segment
         bells.append(bell)
-        finished.update(result.job_idx for result in segment.results)
         for checkpoint in segment.checkpoints:
             place = checkpoint.job_idx, checkpoint.choice_idx
-            chain = _extended(chains.get(place, Generated()), checkpoint)
-            chains[place] = chain
+            chain = chains[place] = _extended(chains.get(place, Generated()), checkpoint)
+            trace.lengths[place] = len(chain.token_ids)
             known = longest.get(place, Generated())
             if len(chain.token_ids) > len(known.token_ids):
                 longest[place] = chain
+    traces.sort(key=lambda trace: (trace.mark.order, trace.attempt_id))
     return ShardProgress(
         finished=frozenset(finished),
         generated={at: chain for at, chain in longest.items() if at[0] not in finished},
         bells=tuple(bells),
+        traces=tuple(traces),
     )
-
-
-def ring(queue: Queue, bell: Bell) -> None:
-    queue.send(CONTROL_LANE, encode_bell(bell))
 
 
 def _extended(chain: Generated, checkpoint: Checkpoint) -> Generated:

@@ -295,4 +295,5 @@ def _worker_config(settings: Settings, model: Model, device: str) -> WorkerConfi
         flush_interval_s=settings.flush_interval_s,
         quiet_flush_interval_s=settings.quiet_flush_interval_s,
         idle_wait_s=_IDLE_WAIT_S,
+        is_sole=True,
     )

@@ -1,6 +1,7 @@
 """Where things lie in the Store. Every key begins with the tenant and holds no user text.
 
 t/{tenant}/b/{batch}/batch.json                                  what the batch is
+t/{tenant}/b/{batch}/stop                                        its rows need not run any more
 t/{tenant}/b/{batch}/{run}/shards/{n}                            Jobs, written once by ingest
 t/{tenant}/b/{batch}/{run}/segments/{n}/{attempt}/{seq}          results, appended by workers
 t/{tenant}/b/{batch}/{run}/frozen.json                           the Segments that count
@@ -20,6 +21,10 @@ def batch_prefix(tenant_id: str, batch_id: str) -> str:
 
 def batch_key(tenant_id: str, batch_id: str) -> str:
     return f"{batch_prefix(tenant_id, batch_id)}batch.json"
+
+
+def stop_key(tenant_id: str, batch_id: str) -> str:
+    return f"{batch_prefix(tenant_id, batch_id)}stop"
 
 
 def shard_key(tenant_id: str, batch_id: str, run_id: str, n: int) -> str:

@@ -11,7 +11,7 @@ from pipeline import PIN, TENANT, MemoryStore, make_job, worker_config
 
 from gristmill.queues.base import BULK_LANE, Lease
 from gristmill.queues.memory import MemoryQueue
-from gristmill.stores.keys import shard_key
+from gristmill.stores.keys import shard_key, stop_key
 from gristmill.stores.segments import list_segments, read_segment
 from gristmill.types import CONTROL_LANE, Bell, Endpoint, Job, RowResult, Segment, Shard
 from gristmill.wire import decode_bell, encode_pointer, encode_shard
@@ -62,7 +62,7 @@ class Floor:
         self.journal.clear()
 
     def worker(self, *, step_s: float = 1.0, max_num_seqs: int = 4, **config: Any) -> Worker:
-        engine = FakeEngine(
+        engine = self.engine = FakeEngine(
             clock=self.clock,
             step_s=step_s,
             max_num_seqs=max_num_seqs,
@@ -76,6 +76,10 @@ class Floor:
             monotonic=self.clock,
             wall=self.clock,
         )
+
+    def stop_batch(self) -> None:
+        """As the control side does when a batch is cancelled, or has expired."""
+        self.store.put(stop_key(TENANT, "batch_1"), b"")
 
     def turn(self, worker: Worker, *, times: int = 1) -> None:
         """Turns of a healthy Worker, whose Leases are renewed meanwhile."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterable, Mapping
+
 from hypothesis import given
 from hypothesis import strategies as st
 from pipeline import Bench, MemoryStore, make_job, make_pointer, make_result, make_segment
 
-from gristmill.queues.memory import MemoryQueue
+from gristmill.marks import CloseReason, Mark
 from gristmill.stores.keys import segment_key
 from gristmill.stores.segments import bell_of, list_segments, read_segment
-from gristmill.types import CONTROL_LANE, Bell, ShardPointer
-from gristmill.wire import decode_bell, encode_segment
+from gristmill.types import Bell, RowResult, ShardPointer
+from gristmill.wire import encode_segment
 from gristmill_worker.engine.base import Generated
 from gristmill_worker.segments import SegmentWriter, read_shard_progress
 
@@ -23,31 +24,29 @@ def some(num_tokens: int) -> Generated:
     return Generated(tuple(range(num_tokens)), tuple(range(0, num_tokens * 10, 10)))
 
 
-def writer(store: MemoryStore, attempt_id: str) -> SegmentWriter:
-    return SegmentWriter(store, MemoryQueue(60.0), POINTER, attempt_id)
+class Written:
+    """The Segments of one Attempt, each stored as soon as it is made."""
+
+    def __init__(self, store: MemoryStore, attempt_id: str) -> None:
+        self._store = store
+        self._writer = SegmentWriter(POINTER, attempt_id)
+
+    def write(
+        self,
+        results: Iterable[RowResult],
+        running: Mapping[tuple[int, int], Generated],
+        mark: Mark = Mark(),  # noqa: B008
+    ) -> None:
+        segment = self._writer.next(results, running, mark)
+        self._store.put(segment_key(bell_of(segment)), encode_segment(segment))
+
+
+def writer(store: MemoryStore, attempt_id: str) -> Written:
+    return Written(store, attempt_id)
 
 
 def listed(store: MemoryStore) -> list[Bell]:
     return list(list_segments(store, "acme", "batch_1", "run-1", 0))
-
-
-def test_a_segment_is_stored_before_its_bell_rings() -> None:
-    store, queue = MemoryStore(), MemoryQueue(60.0)
-
-    def refuse(key: str, body: bytes) -> None:
-        raise OSError
-
-    written = SegmentWriter(store, queue, POINTER, "att-a")
-    written.write([make_result(JOBS[0], 0)], {})
-    whole, store.put = store.put, refuse  # type: ignore[method-assign]
-    with pytest.raises(OSError):
-        written.write([make_result(JOBS[1], 1)], {})
-    store.put = whole  # type: ignore[method-assign]
-    written.write([make_result(JOBS[1], 1)], {})
-
-    bells = [decode_bell(lease.body) for lease in queue.receive(CONTROL_LANE, 9, 0)]
-    assert bells == listed(store)
-    assert [bell.seq for bell in bells] == [0, 1]
 
 
 def test_checkpoints_are_deltas_and_the_first_begins_at_zero() -> None:
@@ -131,3 +130,18 @@ def test_results_behind_a_gap_still_count(bench: Bench) -> None:
     progress = read_shard_progress(bench.store, make_pointer(batch, 0, 4))
 
     assert progress.finished == {0, 1}
+
+
+def test_what_each_attempt_did_is_told_in_the_order_of_their_marks() -> None:
+    store = MemoryStore()
+    later, earlier = writer(store, "att-a"), writer(store, "att-b")
+    earlier.write([], {}, Mark(5.0, order=1))
+    earlier.write([make_result(JOBS[1], 1)], {(0, 0): some(2)}, Mark(6.0, order=1, alone=3))
+    later.write([], {}, Mark(7.0, order=2))
+    later.write([], {(0, 0): some(4)}, Mark(8.0, order=2, closed=CloseReason.DRAINED))
+
+    first, second = read_shard_progress(store, POINTER).traces
+
+    assert (first.attempt_id, first.mark.alone, first.finished) == ("att-b", 3, {1})
+    assert (second.attempt_id, second.mark.closed) == ("att-a", "drained")
+    assert (first.lengths, second.lengths) == ({(0, 0): 2}, {(0, 0): 4})

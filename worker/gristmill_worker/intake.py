@@ -1,0 +1,314 @@
+"""Takes messages off the queue and opens Attempts at their Shards, apart from the engine loop.
+
+A Shard is read ahead of its turn, and opened when the Engine is about to have room for it: an
+Attempt that has opened and died shall have run something.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from gristmill.compute import WorkerConfig
+from gristmill.errors import GristmillError
+from gristmill.queues.base import Lease, Queue
+from gristmill.stores.base import Store
+from gristmill.stores.keys import segment_key
+from gristmill.stores.segments import bell_of
+from gristmill.types import Shard, ShardPointer
+from gristmill.wire import encode_segment
+from gristmill_worker.attempt import Attempt, expected_tokens
+from gristmill_worker.evidence import Verdict, find_live, judge
+from gristmill_worker.leases import LeaseKeeper
+from gristmill_worker.outbox import Outbox
+from gristmill_worker.segments import ShardProgress, read_shard_progress
+from gristmill_worker.shard_reader import ShardReader, names
+
+log = logging.getLogger(__name__)
+
+#: While there is work, a Lane that was empty is asked again after so long.
+_POLL_INTERVAL_S = 0.5
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 15.0
+
+
+@dataclass(slots=True)
+class Load:
+    """What the engine loop has taken over, as it last said."""
+
+    num_attempts: int = 0
+    num_rows: int = 0
+    num_tokens: int = 0
+    is_isolated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """A Shard under a Lease that no Attempt has opened yet."""
+
+    lease: Lease
+    pointer: ShardPointer
+    shard: Shard
+
+
+class Intake:
+    """While entered, a thread of its own works; else `pump` does, in the engine loop."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        store: Store,
+        config: WorkerConfig,
+        *,
+        leases: LeaseKeeper,
+        outbox: Outbox,
+        max_rows: int,
+        max_tokens: int | None,
+        monotonic: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._queue = queue
+        self._store = store
+        self._config = config
+        self._leases = leases
+        self._outbox = outbox
+        self._reader = ShardReader(queue, store, config.pin, outbox)
+        self._max_rows = max_rows
+        self._max_tokens = max_tokens
+        self._monotonic = monotonic
+        self._wall = wall
+        self.load = Load()
+        #: Opened, and not taken over by the engine loop.
+        self.opened: deque[Attempt] = deque()
+        #: Shards that are under way here; the engine loop takes them out again.
+        self.under_way: set[tuple[str, str, int]] = set()
+        #: (tenant, batch) of batches that have ended while their rows were running here.
+        self.stopped: set[tuple[str, str]] = set()
+        #: Called when there is something for the engine loop.
+        self.wake: Callable[[], None] = lambda: None
+        #: Why it cannot work just now, for people.
+        self.trouble = ""
+        #: When it last had something or found something.
+        self.busy_at = monotonic()
+        self._fetched: deque[_Fetched] = deque()
+        #: Whether the first Shard fetched waits until nothing else runs here.
+        self._is_making_way = False
+        self._poll_at = monotonic()
+        self._retry_s = _FIRST_RETRY_S
+        self._look_at = monotonic()
+        self._closing = threading.Event()
+        self._more = threading.Event()
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._closing.set()
+        self._more.set()
+        assert self._thread is not None, "it was entered"
+        self._thread.join()
+        self._thread = None
+        self.give_back()
+
+    def tell(self, load: Load) -> None:
+        """The engine loop has taken or finished something."""
+        self.load = load
+        self._more.set()
+
+    def pump(self) -> None:
+        """Do what there is to do, in this thread, unless there is one for it. Raises its error."""
+        if self._thread is None:
+            while self._work():
+                pass
+        if self._error is not None:
+            raise self._error
+
+    def give_back(self) -> None:
+        """What was fetched and not opened goes back to the queue."""
+        while self._fetched:
+            self._release(self._fetched[0], 0.0)
+
+    @property
+    def is_threaded(self) -> bool:
+        return self._thread is not None
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.opened and not self._fetched
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._more.clear()
+            try:
+                if not self._work():
+                    self._more.wait(_POLL_INTERVAL_S)
+            except Exception as error:
+                log.exception("intake failed")
+                self._error = error
+                self.wake()
+                return
+
+    def _work(self) -> bool:
+        """One piece of work; whether there may be more at once."""
+        if self._monotonic() < self._poll_at and self.trouble:
+            return False
+        try:
+            self._look_for_stops()
+            if self._wants_to_open():
+                self._open(self._fetched[0])
+                return True
+            return self._wants_to_fetch() and self._fetch()
+        except GristmillError as error:
+            if not error.retryable:
+                raise
+            log.warning("outage what=intake retry_s=%.1f reason=%s", self._retry_s, error)
+            self.trouble = str(error)
+            self._poll_at = self._monotonic() + self._retry_s
+            self._retry_s = min(2 * self._retry_s, _LAST_RETRY_S)
+            return False
+
+    def _wants_to_open(self) -> bool:
+        load = self.load
+        if not self._fetched or self.opened or load.is_isolated:
+            return False
+        if self._is_making_way:
+            return not load.num_attempts
+        return 4 * load.num_rows < 5 * self._max_rows
+
+    def _wants_to_fetch(self) -> bool:
+        load = self.load
+        if load.is_isolated or self._is_making_way or self.opened:
+            return False
+        if self._monotonic() < self._poll_at:
+            return False
+        return self._room_rows() > 0 and self._room_tokens() != 0
+
+    def _room_rows(self) -> int:
+        fetched = sum(len(fetched.shard.jobs) for fetched in self._fetched)
+        return 2 * self._max_rows - self.load.num_rows - fetched
+
+    def _room_tokens(self) -> int | None:
+        if self._max_tokens is None:
+            return None
+        fetched = sum(expected_tokens(fetched.shard) for fetched in self._fetched)
+        return max(2 * self._max_tokens - self.load.num_tokens - fetched, 0)
+
+    def _fetch(self) -> bool:
+        now = self._monotonic()
+        has_time = self._thread is not None or not self.load.num_attempts
+        may_wait = has_time and not self._fetched and self._config.idle_wait_s > 0
+        received = self._queue.receive(
+            self._config.lane,
+            1,
+            self._config.idle_wait_s if may_wait else 0.0,
+            max_rows=self._room_rows(),
+            max_tokens=self._room_tokens(),
+        )
+        self.trouble, self._retry_s = "", _FIRST_RETRY_S
+        if not received:
+            if not may_wait:
+                self._poll_at = now + _POLL_INTERVAL_S
+            return self._thread is not None and may_wait
+        self.busy_at = self._monotonic()
+        # The Lease counts from before the call: it may have begun at any time since.
+        self._take(received[0], since=now)
+        return True
+
+    def _take(self, lease: Lease, *, since: float) -> None:
+        self._leases.add(lease, since=since)
+        try:
+            found = self._reader.read(lease, self.under_way)
+        except GristmillError:
+            self._leases.drop(lease)  # its message comes back when the Lease ends
+            raise
+        if found is None:
+            self._leases.drop(lease)
+            return
+        self.under_way.add(names(found[0]))
+        self._fetched.append(_Fetched(lease, *found))
+
+    def _open(self, fetched: _Fetched) -> None:
+        """Begin an Attempt, unless there is nothing left to do, or another has begun one."""
+        if not self._leases.is_safe(fetched.lease):
+            log.warning("lease lost before its turn came shard=%d", fetched.pointer.n)
+            self._forget(fetched)
+            return
+        progress = read_shard_progress(self._store, fetched.pointer)
+        is_done = len(progress.finished) >= len(fetched.shard.jobs)
+        if not self._config.is_sole and not is_done:
+            live = find_live(progress.traces, now=self._wall(), lease_s=self._queue.lease_s)
+            if live is not None:
+                log.info("shard left to attempt=%s shard=%d", live.attempt_id, fetched.pointer.n)
+                self._release(fetched, self._queue.lease_s)
+                return
+        verdict = judge(progress.traces)
+        if verdict.is_isolated and self.load.num_attempts and not is_done:
+            self._make_way_for(fetched)
+            return
+        for bell in progress.bells:
+            self._outbox.ring(fetched.pointer.control_lane, bell)
+        if is_done:
+            log.info("shard is done already batch=%s shard=%d", *names(fetched.pointer)[1:])
+            self._outbox.call("ack", lambda: self._queue.ack(fetched.lease))
+            self._forget(fetched)
+            return
+        self._begin(fetched, progress, verdict)
+
+    def _begin(self, fetched: _Fetched, progress: ShardProgress, verdict: Verdict) -> None:
+        now = self._monotonic()
+        attempt = Attempt(fetched.shard, fetched.pointer, fetched.lease, progress, verdict, now=now)
+        segment = attempt.opening(at=self._wall())
+        self._store.put(segment_key(bell_of(segment)), encode_segment(segment))
+        self._outbox.ring(fetched.pointer.control_lane, bell_of(segment))
+        log.info(
+            "attempt began %s jobs=%d finished_before=%d isolated=%s condemned=%s",
+            attempt.names,
+            len(fetched.shard.jobs),
+            len(progress.finished),
+            verdict.is_isolated,
+            sorted(verdict.condemned),
+        )
+        self._fetched.remove(fetched)
+        self._is_making_way = False
+        self.opened.append(attempt)
+        self.wake()
+
+    def _make_way_for(self, fetched: _Fetched) -> None:
+        """What kills its worker may run when nothing else does; the rest is for others."""
+        self._is_making_way = True
+        for other in [other for other in self._fetched if other is not fetched]:
+            self._release(other, 0.0)
+
+    def _release(self, fetched: _Fetched, delay_s: float) -> None:
+        self._outbox.call("release", lambda: self._queue.release(fetched.lease, delay_s))
+        self._forget(fetched)
+
+    def _forget(self, fetched: _Fetched) -> None:
+        self._fetched.remove(fetched)
+        self._leases.drop(fetched.lease)
+        self.under_way.discard(names(fetched.pointer))
+
+    def _look_for_stops(self) -> None:
+        """With each renewal of Leases: whether a batch whose rows run here has ended."""
+        if self._monotonic() < self._look_at:
+            return
+        self._look_at = self._monotonic() + self._queue.lease_s / 4
+        under_way = {(tenant_id, batch_id) for tenant_id, batch_id, _ in self.under_way.copy()}
+        self.stopped &= under_way
+        for tenant_id, batch_id in under_way - self.stopped:
+            if self._reader.has_ended(tenant_id, batch_id):
+                self.stopped.add((tenant_id, batch_id))
+                self.wake()

@@ -1,0 +1,130 @@
+"""The rows that the Engine has, and the Attempts that they belong to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from gristmill.compute import WorkerStats
+from gristmill.types import RowError
+from gristmill_worker.admission import Admission
+from gristmill_worker.attempt import Attempt, Start
+from gristmill_worker.engine.base import Engine, Finished, Generated, StepOutput
+from gristmill_worker.memory import free_device_memory, is_out_of_memory
+
+log = logging.getLogger(__name__)
+
+
+class EngineRows:
+    """Belongs to the engine loop; `wall` is Unix time."""
+
+    def __init__(self, engine: Engine, wall: Callable[[], float]) -> None:
+        self._engine = engine
+        self._wall = wall
+        self._admission = Admission(engine.max_num_seqs)
+        self._attempt_of: dict[str, Attempt] = {}
+        self.stats = WorkerStats()
+
+    @property
+    def num_live(self) -> int:
+        return self._engine.num_live
+
+    def generated(self, seq_id: str) -> Generated:
+        return self._engine.generated(seq_id)
+
+    def step(self) -> bool:
+        """One step of the Engine; whether a row has come to its end."""
+        return self._take(self._step())
+
+    def remove(self, attempt: Attempt) -> None:
+        """What runs of an Attempt is not wanted any more."""
+        for seq_id in attempt.running:
+            self._engine.cancel(seq_id)
+            self._attempt_of.pop(seq_id, None)
+
+    def count_resumed(self, attempt: Attempt) -> None:
+        """Tokens that an Attempt takes over from earlier ones."""
+        num_tokens = sum(len(start.resume.token_ids) for start in attempt.waiting)
+        self._count(num_resumed_tokens=num_tokens)
+
+    def fill(self, attempts: Iterable[Attempt], mark: Callable[[Attempt], None]) -> None:
+        """Give the Engine what waits. `mark` stores which row runs alone from now on."""
+        for attempt in attempts:
+            if attempt.is_isolated:
+                self._next_alone(attempt, mark)
+                continue
+            while attempt.waiting and self._has_room():
+                self._start(attempt, attempt.waiting.popleft())
+
+    def _next_alone(self, attempt: Attempt, mark: Callable[[Attempt], None]) -> None:
+        """The next row of a Shard that kills its workers, once the Store knows which one it is."""
+        if attempt.is_storing or attempt.next_alone is None:
+            return
+        if attempt.next_alone != attempt.alone:
+            if not self._engine.num_live:
+                attempt.alone = attempt.next_alone
+                mark(attempt)
+            return
+        while attempt.next_alone == attempt.alone and self._has_room():
+            self._start(attempt, attempt.waiting.popleft())
+
+    def _has_room(self) -> bool:
+        return self._admission.admits(self._engine.num_live)
+
+    def _start(self, attempt: Attempt, start: Start) -> None:
+        self._attempt_of[start.seq_id] = attempt
+        self._engine.add(start.seq_id, start.job, start.resume)
+
+    def _step(self) -> StepOutput:
+        try:
+            output = self._engine.step()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            return self._after_out_of_memory(error)
+        self._admission.record_step()
+        return output
+
+    def _after_out_of_memory(self, error: Exception) -> StepOutput:
+        """Take all rows out, and try again with fewer; one that is alone cannot be computed."""
+        seq_ids = list(self._attempt_of)
+        log.warning("out of memory rows=%d reason=%s", len(seq_ids), error)
+        resumes = {seq_id: self._engine.generated(seq_id) for seq_id in seq_ids}
+        for seq_id in seq_ids:
+            self._engine.cancel(seq_id)
+        free_device_memory()
+        if len(seq_ids) == 1:
+            refusal = RowError(
+                "out_of_memory",
+                f"The worker has not the memory for this row alone: {error}",
+                status_code=500,
+                type="server_error",
+            )
+            return StepOutput([Finished(seq_ids[0], error=refusal)])
+        self._admission.shrink(len(seq_ids))
+        for seq_id in reversed(seq_ids):
+            attempt = self._attempt_of.pop(seq_id)
+            attempt.put_back(seq_id, resumes[seq_id])
+        return StepOutput()
+
+    def _take(self, output: StepOutput) -> bool:
+        now = int(self._wall())
+        for finished in output.finished:
+            attempt = self._attempt_of.pop(finished.seq_id, None)
+            if attempt is None:
+                continue  # its row has failed in this very step
+            for seq_id in attempt.finish(finished, at=now):
+                self._engine.cancel(seq_id)
+                self._attempt_of.pop(seq_id, None)
+        self._count(
+            num_prefill_tokens=output.num_prefill_tokens,
+            num_generated_tokens=len(output.advanced),
+            num_preempted=output.num_preempted,
+        )
+        return bool(output.finished)
+
+    def _count(self, **more: int) -> None:
+        self.stats = replace(
+            self.stats, **{name: getattr(self.stats, name) + n for name, n in more.items()}
+        )

@@ -1,0 +1,99 @@
+"""From a message to the Shard that it points to, or to what has to become of the message."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container
+
+from gristmill.errors import CorruptDocument, KeyNotFound, UnsupportedFormat
+from gristmill.queues.base import Lease, Queue
+from gristmill.stores.base import Store
+from gristmill.stores.keys import shard_key, stop_key
+from gristmill.types import Bell, ModelPin, Shard, ShardPointer
+from gristmill.wire import decode_pointer, decode_shard
+from gristmill_worker.outbox import Outbox
+
+log = logging.getLogger(__name__)
+
+#: What tells a Shard from every other that a Worker can hold.
+Names = tuple[str, str, int]
+
+
+def names(pointer: ShardPointer) -> Names:
+    """Tenant, batch and number."""
+    return pointer.tenant_id, pointer.batch_id, pointer.n
+
+
+def is_same_model(a: ModelPin, b: ModelPin) -> bool:
+    """What a model is called does not matter, what it is does."""
+    return (a.revision, a.tokenizer_hash, a.dtype) == (b.revision, b.tokenizer_hash, b.dtype)
+
+
+class ShardReader:
+    """Reads Shards for one model; all that is not for this Worker it deals with itself."""
+
+    def __init__(self, queue: Queue, store: Store, pin: ModelPin, outbox: Outbox) -> None:
+        self._queue = queue
+        self._store = store
+        self._pin = pin
+        self._outbox = outbox
+
+    def read(self, lease: Lease, under_way: Container[Names]) -> tuple[ShardPointer, Shard] | None:
+        """None when the message has been dealt with: there is nothing to do, or not here."""
+        try:
+            pointer = decode_pointer(lease.body)
+            if names(pointer) in under_way:
+                log.info("shard is under way here already shard=%d", pointer.n)
+                self._queue.ack(lease)
+                return None
+            shard = self._find(pointer)
+        except CorruptDocument as error:
+            log.error("message put aside message=%r reason=%s", lease.body, error)
+            self._queue.dead_letter(lease, str(error))
+            return None
+        except UnsupportedFormat as error:
+            log.error("message given back message=%r reason=%s", lease.body, error)
+            self._queue.release(lease, self._queue.lease_s)
+            return None
+        if shard is None:
+            log.info("shard is gone, its batch has ended message=%r", lease.body)
+            self._queue.ack(lease)
+            return None
+        if not is_same_model(shard.model, self._pin):
+            log.warning(
+                "shard given back batch=%s shard=%d: it was made for %s, this worker holds %s",
+                *(shard.batch_id, shard.n, shard.model, self._pin),
+            )
+            self._queue.release(lease, self._queue.lease_s)
+            return None
+        return pointer, shard
+
+    def has_ended(self, tenant_id: str, batch_id: str) -> bool:
+        """Whether the batch was told to stop."""
+        try:
+            self._store.get(stop_key(tenant_id, batch_id))
+        except KeyNotFound:
+            return False
+        return True
+
+    def _find(self, pointer: ShardPointer) -> Shard | None:
+        """None when its batch has ended."""
+        key = shard_key(pointer.tenant_id, pointer.batch_id, pointer.run_id, pointer.n)
+        try:
+            try:
+                shard = decode_shard(self._store.get(key))
+            except CorruptDocument:  # on its way here, perhaps
+                shard = decode_shard(self._store.get(key))
+        except KeyNotFound:
+            return None
+        except CorruptDocument:
+            self._outbox.ring(pointer.control_lane, _damaged(pointer))
+            raise
+        return None if self.has_ended(pointer.tenant_id, pointer.batch_id) else shard
+
+
+def _damaged(pointer: ShardPointer) -> Bell:
+    return Bell(
+        *(pointer.tenant_id, pointer.batch_id, pointer.run_id, pointer.n, "damaged", 0),
+        damaged=True,
+    )

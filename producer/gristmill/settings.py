@@ -21,6 +21,9 @@ class Settings(BaseSettings):
 
     # Reading requests
     max_rows: int = Field(10_000_000, ge=1, description="Most rows that one batch may have.")
+    max_embedding_inputs: int = Field(
+        10_000_000, ge=1, description="Most inputs in all rows of a batch of embeddings."
+    )
     max_line_bytes: int = Field(
         16 * 2**20, ge=1024, description="Longest input line that is read, in bytes."
     )

@@ -5,9 +5,9 @@ It reads on after the first bad line, so that a caller learns of all of them at 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -48,6 +48,7 @@ class _Known(msgspec.Struct):
 
     custom_id: str
     url: str
+    body: msgspec.Raw = msgspec.Raw()
 
 
 class InputFile:
@@ -64,6 +65,8 @@ class InputFile:
         )
         self._seen = SeenIds()
         self._num_rows = 0
+        #: Of embeddings: a row may have many.
+        self._num_inputs = 0
         self._errors: list[LineError] = []
         self._num_errors = 0
 
@@ -98,6 +101,8 @@ class InputFile:
                 try:
                     known = decode(line.content)
                     self._envelopes.accept(known.url)
+                    if known.url == Endpoint.EMBEDDINGS:
+                        self._num_inputs += num_inputs(msgspec.json.decode(known.body))
                 except (msgspec.MsgspecError, ValueError) as error:
                     raise _another_file(start) from error
                 ids.append((known.custom_id, line.number))
@@ -135,6 +140,8 @@ class InputFile:
                 errors[line.number] = found.error
             else:
                 requests.append(found)
+                if self._envelopes.endpoint is Endpoint.EMBEDDINGS:
+                    self._num_inputs += num_inputs(found.body)
             if found.custom_id is not None:
                 ids.append((found.custom_id, line.number))
         for line_no, custom_id, first in self._seen.add(ids):
@@ -185,12 +192,28 @@ class InputFile:
                     "it, or raise GRISTMILL_MAX_ROWS.",
                 )
             )
+        limit = self._settings.max_embedding_inputs
+        if self._num_inputs > limit:
+            self._report(
+                LineError(
+                    "too_many_tasks",
+                    f"The file has {self._num_inputs} inputs to embed, a batch has at most "
+                    f"{limit}. Split it, or raise GRISTMILL_MAX_EMBEDDING_INPUTS.",
+                )
+            )
         if not self._num_rows:
             self._report(
                 LineError("empty_batch", "The file has no requests. Write one on each line.")
             )
         if self._num_errors:
             raise BatchInvalid(self._errors, self._num_errors)
+
+
+def num_inputs(body: Mapping[str, Any]) -> int:
+    """How many vectors the body of an embedding asks for, if it is in order."""
+    value = body.get("input")
+    is_several = type(value) is list and value and type(value[0]) is not int
+    return len(value) if is_several else 1  # type: ignore[arg-type]
 
 
 def _duplicate(line_no: int, custom_id: str, first: int) -> LineError:

@@ -20,7 +20,7 @@ from gristmill_worker.models.loader import load_model
 
 
 def main(folder: str, rows_at_once: str, *names: str) -> None:
-    loaded = load_model(Path(folder))
+    loaded = load_model(Path(folder), cache_dir=Settings().cache_dir)
     for name in ("a8", *names):  # the first warms up and is not reported
         # A new engine each time: what one workload left in the prefix cache must not help.
         engine = build_engine(

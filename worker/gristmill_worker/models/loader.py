@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from gristmill.errors import ModelUnsupported, UsageError
+from gristmill_worker.models.fuse import fuse_model
 from gristmill_worker.models.hook import ATTENTION
 from gristmill_worker.models.packed_weight import pack_model
 from gristmill_worker.models.packing import choose_packing
@@ -27,6 +28,7 @@ from gristmill_worker.models.probe import (
     probe,
     run_three_tokens,
 )
+from gristmill_worker.models.row_kernels import RowKernels
 
 #: Where configurations say how many positions a model knows, in the order of trust.
 _POSITION_LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
@@ -90,6 +92,9 @@ def load_model(
     kernels_dir = None if cache_dir is None else cache_dir / "kernels"
     packing = choose_packing(model.dtype, model.device, kernels_dir)
     if packing is not None:
+        kernels = None if kernels_dir is None else RowKernels.load(kernels_dir)
+        if kernels is not None:
+            fuse_model(model, kernels)
         pack_model(model, packing, lambda: run_three_tokens(model, CallRecorder()))
     return LoadedModel(
         model=model,

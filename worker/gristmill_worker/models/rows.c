@@ -1,0 +1,144 @@
+/* What a model does to each row between its products, in one pass over memory each: RMS norms,
+ * gated activations and the rotation of queries and keys.
+ *
+ * What must stay true: the floats of a row depend on that row only. Each element is computed by
+ * the same instructions wherever its row lies, sums run in one fixed order over the columns, and
+ * the number of threads decides only who computes a row, never how.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16 /* floats of one vector: one of AVX-512, two of AVX2 */
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef float vec_u __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
+
+/* Fewer elements than this are done sooner than a second thread has begun. */
+#define WORTH_THREADS(num_elements) ((num_elements) >= 65536)
+
+static inline vec select_vec(ivec mask, vec yes, vec no) {
+    return (vec)((mask & (ivec)yes) | (~mask & (ivec)no));
+}
+
+static inline vec load_some(const float *from, int64_t count) {
+    float whole[LANES] = {0};
+    memcpy(whole, from, count * sizeof(float));
+    return *(const vec_u *)whole;
+}
+
+static inline void store_some(float *to, vec x, int64_t count) {
+    float whole[LANES];
+    *(vec_u *)whole = x;
+    memcpy(to, whole, count * sizeof(float));
+}
+
+/* e^x within 2 ulp for x between -87 and 87, and what it is at these ends beyond them: 2^n times a
+ * polynomial of the rest (Cephes expf). */
+static inline vec exp_vec(vec x) {
+    const vec end = (vec){0} + 87.0f;
+    x = select_vec(x < -end, -end, x);
+    x = select_vec(x > end, end, x);
+    vec n = x * 1.44269504088896341f + 12582912.0f - 12582912.0f; /* rounds: 1.5 * 2^23 */
+    vec r = x - n * 0.693359375f;
+    r = r - n * -2.12194440e-4f;
+    vec p = (vec){0} + 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return p * (vec)((__builtin_convertvector(n, ivec) + 127) << 23);
+}
+
+/* x * sigmoid(slope * (x + cubic * x^3)): SiLU, tanh-GELU and quick GELU are all of this form. */
+static inline vec activate(vec x, float slope, float cubic) {
+    vec inner = cubic == 0.0f ? x * -slope : (x + x * x * x * cubic) * -slope;
+    return x / (1.0f + exp_vec(inner));
+}
+
+static float sum_of_squares(const float *x, int64_t width) {
+    vec a = {0}, b = {0};
+    int64_t d = 0;
+    for (; d + 2 * LANES <= width; d += 2 * LANES) {
+        vec xa = *(const vec_u *)(x + d), xb = *(const vec_u *)(x + d + LANES);
+        a += xa * xa, b += xb * xb;
+    }
+    for (; d < width; d += LANES) {
+        vec xa = width - d < LANES ? load_some(x + d, width - d) : *(const vec_u *)(x + d);
+        a += xa * xa;
+    }
+    a += b;
+    float total = 0.0f;
+    for (int i = 0; i < LANES; i++) total += a[i];
+    return total;
+}
+
+/* out = x / sqrt(mean(x^2) + eps) * weight; no weight where it is NULL. Row (i, j) of x begins at
+ * i * outer_stride + j * inner_stride; out is dense. */
+void gristmill_rms_norm(const float *x, const float *weight, float *out, int64_t outer,
+                        int64_t inner, int64_t width, int64_t outer_stride, int64_t inner_stride,
+                        float eps) {
+#pragma omp parallel for schedule(static) if (WORTH_THREADS(outer * inner * width))
+    for (int64_t row = 0; row < outer * inner; row++) {
+        const float *restrict from = x + row / inner * outer_stride + row % inner * inner_stride;
+        float *restrict to = out + row * width;
+        const float scale = 1.0f / sqrtf(sum_of_squares(from, width) / (float)width + eps);
+        if (weight)
+            for (int64_t d = 0; d < width; d++) to[d] = from[d] * scale * weight[d];
+        else
+            for (int64_t d = 0; d < width; d++) to[d] = from[d] * scale;
+    }
+}
+
+/* out = activation(gate) * up; up may be NULL. */
+void gristmill_gate(const float *gate, const float *up, float *out, int64_t num_rows, int64_t width,
+                    int64_t gate_stride, int64_t up_stride, float slope, float cubic) {
+#pragma omp parallel for schedule(static) if (WORTH_THREADS(num_rows * width))
+    for (int64_t row = 0; row < num_rows; row++) {
+        const float *g = gate + row * gate_stride, *u = up ? up + row * up_stride : NULL;
+        float *to = out + row * width;
+        int64_t d = 0;
+        for (; d + LANES <= width; d += LANES) {
+            vec y = activate(*(const vec_u *)(g + d), slope, cubic);
+            *(vec_u *)(to + d) = u ? y * *(const vec_u *)(u + d) : y;
+        }
+        if (d < width) {
+            vec y = activate(load_some(g + d, width - d), slope, cubic);
+            store_some(to + d, u ? y * load_some(u + d, width - d) : y, width - d);
+        }
+    }
+}
+
+static inline void rotate_head(const float *restrict x, const float *restrict cos,
+                               const float *restrict sin, float *restrict out, int64_t dim,
+                               int64_t rotary_dim) {
+    const int64_t half = rotary_dim / 2;
+    for (int64_t d = 0; d < half; d++) {
+        const float low = x[d], high = x[d + half];
+        out[d] = low * cos[d] - high * sin[d];
+        out[d + half] = high * cos[d + half] + low * sin[d + half];
+    }
+    for (int64_t d = rotary_dim; d < dim; d++) out[d] = x[d];
+}
+
+/* Both [T][heads][dim] in the end; cos and sin [T][rotary_dim]. */
+void gristmill_rotate(const float *q, const float *k, const float *cos, const float *sin,
+                      float *rotated_q, float *rotated_k, int64_t num_tokens, int64_t num_heads,
+                      int64_t num_kv_heads, int64_t dim, int64_t rotary_dim,
+                      int64_t q_token_stride, int64_t q_head_stride, int64_t k_token_stride,
+                      int64_t k_head_stride) {
+#pragma omp parallel for schedule(static) \
+    if (WORTH_THREADS(num_tokens * (num_heads + num_kv_heads) * dim))
+    for (int64_t t = 0; t < num_tokens; t++) {
+        const float *c = cos + t * rotary_dim, *s = sin + t * rotary_dim;
+        for (int64_t h = 0; h < num_heads; h++)
+            rotate_head(q + t * q_token_stride + h * q_head_stride, c, s,
+                        rotated_q + (t * num_heads + h) * dim, dim, rotary_dim);
+        for (int64_t h = 0; h < num_kv_heads; h++)
+            rotate_head(k + t * k_token_stride + h * k_head_stride, c, s,
+                        rotated_k + (t * num_kv_heads + h) * dim, dim, rotary_dim);
+    }
+}

@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from gristmill.errors import KeyNotFound, StoreError, StoreRefused
 from gristmill.stores.base import check_key, check_prefix, check_range
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 #: No part of a key begins with a dot, so an unfinished write is never taken for an object.
 _TEMP_PREFIX = ".tmp-"
 
+_BUFFER_BYTES = 256 * 1024
+
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR}
+
+
+class _File(io.FileIO):
+    """A file whose disk may fail while it is read."""
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        try:
+            return super().readinto(buffer)
+        except OSError as error:
+            raise StoreError(f"{self.name!s}: {error.strerror or error}.") from error
+
+    def readall(self) -> bytes:
+        try:
+            return super().readall()
+        except OSError as error:
+            raise StoreError(f"{self.name!s}: {error.strerror or error}.") from error
 
 
 class LocalStore:
@@ -55,7 +77,7 @@ class LocalStore:
 
     def get(self, key: str, *, start: int = 0, num_bytes: int | None = None) -> bytes:
         check_range(start, num_bytes)
-        with self.open(key, start=start) as file, self._readable_errors(key):
+        with self.open(key, start=start) as file:
             return file.read(-1 if num_bytes is None else num_bytes)
 
     def open(self, key: str, *, start: int = 0) -> BinaryIO:
@@ -63,11 +85,11 @@ class LocalStore:
         path = self._path(key)
         with self._readable_errors(key):
             try:
-                file = path.open("rb")
+                file = _File(path)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 raise self._not_found(key) from None
             file.seek(start)
-            return file
+            return cast(BinaryIO, io.BufferedReader(file, _BUFFER_BYTES))
 
     def size(self, key: str) -> int:
         path = self._path(key)

@@ -219,6 +219,7 @@ class S3Store:
                     Key=self._path(key),
                     UploadId=upload_id,
                     MultipartUpload={"Parts": sent},
+                    MpuObjectSize=num_bytes,
                 )
             except ClientError as error:
                 # When the reply was lost, the repeated request finds no upload but the object.

@@ -47,6 +47,19 @@ def test_a_full_disk_is_a_readable_error(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(store.list("")) == []
 
 
+def test_a_disk_that_fails_while_it_is_read_is_a_readable_error(tmp_path: Path) -> None:
+    memory = Path("/proc/self/mem")  # its first bytes cannot be read
+    if not memory.exists():
+        pytest.skip("needs a file that can be opened and not read")
+    (tmp_path / "x").symlink_to(memory)
+    store = LocalStore(tmp_path)
+
+    with pytest.raises(StoreError, match="Input/output error"):
+        store.get("x")
+    with store.open("x") as file, pytest.raises(StoreError, match="Input/output error"):
+        file.read(5)
+
+
 def test_a_folder_that_is_a_file_is_refused_by_the_probe(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
 

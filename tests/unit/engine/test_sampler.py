@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.types import SamplingParams
-from gristmill_worker.engine.likeliest import likeliest
+from gristmill_worker.engine.likeliest import likeliest, likeliest_of_all
 from gristmill_worker.engine.penalties import TokenCounts
 from gristmill_worker.engine.sampler import SamplingRow, Unsampled, sample, uniform
 
@@ -216,3 +216,21 @@ def test_the_likeliest_are_those_of_topk(
     assert values.equal(logits.topk(num, dim=-1).values)
     assert logits.gather(-1, ids).equal(values)
     assert all(len(set(row)) == num for row in ids.tolist())
+
+
+@pytest.mark.parametrize("vocab_size", [1, 199, 512, 1024, 1500, 49152])
+def test_the_likeliest_of_all_is_the_first_maximum(vocab_size: int) -> None:
+    generator = torch.Generator().manual_seed(vocab_size)
+    # Few different numbers, so that most rows have their largest several times.
+    logits = torch.randint(0, 4, (40, vocab_size), generator=generator).float()
+    logits[0] = float("-inf")
+    logits[1, -1] = float("nan")
+    logits[2, vocab_size // 2] = float("nan")
+    logits[3, 0] = float("inf")
+
+    values, ids = likeliest_of_all(logits)
+
+    expected, _ = logits.max(dim=-1)
+    torch.testing.assert_close(values, expected, rtol=0, atol=0, equal_nan=True)
+    for row, value, token_id in zip(logits.tolist(), expected.tolist(), ids.tolist(), strict=True):
+        assert token_id == row.index(value) if value == value else row[token_id] != row[token_id]

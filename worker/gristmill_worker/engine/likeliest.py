@@ -1,4 +1,4 @@
-"""The largest values of each row of a vocabulary, several times faster than by torch.topk alone."""
+"""The largest values of each row of a vocabulary, several times faster than by torch alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,33 @@ import torch
 
 #: Columns whose maximum is looked at in place of themselves.
 _STRETCH = 32
+#: The same where only one value is wanted.
+_LONG_STRETCH = 512
+
+
+def likeliest_of_all(
+    logits: torch.Tensor,  # [S, V] float32
+) -> tuple[torch.Tensor, torch.Tensor]:  # [S] each
+    """What `logits.max(dim=-1)` gives: NaN where a row holds any, the lowest id among equals.
+
+    On a CPU torch finds a maximum ten times faster than its place.
+    """
+    num_rows, vocab_size = logits.shape
+    num_stretches = vocab_size // _LONG_STRETCH
+    if logits.device.type != "cpu" or not num_stretches:
+        values, ids = logits.max(dim=-1)
+        return values, ids
+    edge = num_stretches * _LONG_STRETCH
+    stretches = logits[:, :edge].unflatten(-1, (num_stretches, _LONG_STRETCH))
+    values, places = stretches.amax(dim=-1).max(dim=-1)
+    offsets = stretches[torch.arange(num_rows), places].argmax(dim=-1)
+    ids = places * _LONG_STRETCH + offsets
+    if edge < vocab_size:
+        rest, rest_ids = logits[:, edge:].max(dim=-1)
+        is_larger = (rest > values) | (rest.isnan() & ~values.isnan())
+        values = torch.where(is_larger, rest, values)
+        ids = torch.where(is_larger, rest_ids + edge, ids)
+    return values, ids
 
 
 def likeliest(

@@ -29,6 +29,7 @@ import torch
 from gristmill.types import SamplingParams
 from gristmill_worker.engine.draw import Draw, draw, uniform
 from gristmill_worker.engine.grammar import Bits, apply_masks
+from gristmill_worker.engine.likeliest import likeliest_of_all
 from gristmill_worker.engine.penalties import TokenCounts, apply_penalties
 
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -69,7 +70,7 @@ def sample(
     _add_bias(logits, rows)
     _forbid(logits, rows)
     apply_masks(logits, [(i, row.allowed) for i, row in enumerate(rows) if row.allowed is not None])
-    largest, token_ids = logits.max(dim=-1)
+    largest, token_ids = likeliest_of_all(logits)
     picked: list[int | Unsampled] = token_ids.tolist()
     draws = [
         Draw(i, row.params, uniform(row.params.seed, row.num_generated))
@@ -79,7 +80,7 @@ def sample(
     for one, token_id in zip(draws, draw(logits, draws), strict=True):
         picked[one.row_idx] = token_id
     for i, value in enumerate(largest.tolist()):
-        if value != value:  # max() hands on NaN, so no second pass is needed
+        if value != value:  # a maximum hands on NaN, so no second pass is needed
             picked[i] = Unsampled.NAN
         elif value == float("-inf"):
             picked[i] = Unsampled.NOTHING_LEFT

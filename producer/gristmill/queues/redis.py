@@ -40,7 +40,7 @@ _MAX_LEASES_PER_CALL = 200
 _MAX_DEAD = 10_000
 #: How long one look for a message blocks; what comes back in time wakes nobody.
 _MAX_BLOCK_S = 1.0
-_REPAIR_INTERVAL_S = 60.0
+_REPAIR_INTERVAL_S = 300.0
 _SILENT_CONSUMER_MS = 3_600_000
 _ANY_NUMBER = 2**53
 

@@ -130,18 +130,62 @@ def test_dead_letters_tell_why(queue: RedisQueue, client: Any) -> None:
 
 
 def test_the_oldest_message_that_waits_tells_its_age(queue: RedisQueue, client: Any) -> None:
-    client.xadd(STREAM, {"b": b"a"}, id="1000-0")  # sent in the first second of 1970
-    queue.send("bulk", b"b")
+    for name, entry in ((b"first", "1000-0"), (b"second", "200000-9"), (b"third", "200000-10")):
+        client.xadd(STREAM, {"b": name}, id=entry)  # sent in the first minutes of 1970
+    queue.send("bulk", b"now")
 
-    both_wait = queue.stats("bulk").oldest_age_s
+    def from_1970() -> float | None:
+        age_s = queue.stats("bulk").oldest_age_s
+        return None if age_s is None else age_s - now_s
+
+    server_time: Any = client.time()
+    now_s = server_time[0]
+    all_wait = from_1970()
+    first, second, third = queue.receive("bulk", 3, 0)
+    only_now_waits = queue.stats("bulk").oldest_age_s
+    queue.release(second)
+    queue.release(third)
+    second_waits = from_1970()
+    age(client, "gristmill", LEASE_S + 1)
+    first_ended = from_1970()
+
+    assert all_wait == pytest.approx(-1, abs=5)
+    assert only_now_waits == pytest.approx(0, abs=5)
+    assert second_waits == pytest.approx(-200, abs=5)
+    assert first_ended == pytest.approx(-1, abs=5)
+    assert queue.renew([first]) == set()
+
+
+def test_stats_see_leases_of_any_length(name: str, queue: RedisQueue, client: Any) -> None:
+    short, long = (open_queue(shared_server(name).url, lease_s) for lease_s in (1.0, 3600.0))
+    for i in range(3):
+        queue.send("bulk", f"m{i}".encode())
+    held = [q.receive("bulk", 1, 0)[0] for q in (short, queue, long)]
+
+    def leased_after(seconds: float) -> int:
+        age(client, "gristmill", seconds)
+        return queue.stats("bulk").leased
+
+    assert [leased_after(seconds) for seconds in (0, 2, 60, 3600)] == [3, 2, 1, 0]
+    assert [q.renew([lease]) for q, lease in zip((short, queue, long), held, strict=True)] == [
+        set()
+    ] * 3
+    short.close()
+    long.close()
+
+
+def test_a_short_lease_never_takes_what_a_longer_one_holds(
+    name: str, queue: RedisQueue, client: Any
+) -> None:
+    """Each Lease lasts as long as its own holder said."""
+    short = open_queue(shared_server(name).url, 1.0)
+    queue.send("bulk", b"a")
     lease = take_one(queue)
-    younger_waits = queue.stats("bulk").oldest_age_s
-    queue.release(lease)
-    both_wait_again = queue.stats("bulk").oldest_age_s
+    age(client, "gristmill", 30)
 
-    assert both_wait is not None and both_wait > 1.7e9
-    assert younger_waits is not None and 0 <= younger_waits < 60
-    assert both_wait_again is not None and both_wait_again >= both_wait
+    assert short.receive("bulk", 1, 0) == []
+    assert queue.ack(lease)
+    short.close()
 
 
 def test_all_keys_begin_with_the_prefix_and_lie_in_one_slot(name: str, client: Any) -> None:

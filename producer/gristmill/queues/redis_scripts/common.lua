@@ -25,6 +25,14 @@ local function fields_of(stream, entry)
   return found[1] and to_map(found[1][2])
 end
 
+-- Whether a comes after b. Both are MS-SEQ.
+local function is_after(a, b)
+  local a_ms, a_seq = string.match(a, '(%d+)-(%d+)')
+  local b_ms, b_seq = string.match(b, '(%d+)-(%d+)')
+  if a_ms == b_ms then return tonumber(a_seq) > tonumber(b_seq) end
+  return tonumber(a_ms) > tonumber(b_ms)
+end
+
 -- Consumer, idle time and delivery count; nil where there is no entry, no group or no stream.
 local function pending_of(stream, group, entry)
   local found = redis.pcall('XPENDING', stream, group, entry, entry, 1)
@@ -35,9 +43,14 @@ local function pending_of(stream, group, entry)
   if found[1] then return found[1][2], found[1][3], found[1][4] end
 end
 
--- Whether a Lease of this consumer has not ended; one that was not made by us never counts.
+-- How long this consumer's Leases last; one that was not made by us has none.
+local function lease_ms_of(consumer)
+  return tonumber(string.match(consumer, ':(%d+)$') or 0)
+end
+
+-- Whether a Lease of this consumer has not ended.
 local function is_held(consumer, idle)
-  return idle < tonumber(string.match(consumer, ':(%d+)$') or 0)
+  return idle < lease_ms_of(consumer)
 end
 
 local function is_owned(stream, group, me, entry, deliveries)

@@ -9,8 +9,15 @@ if not last then return {0, 0} end
 local num_ghosts, start = 0, '-'
 repeat
   local page = redis.call('XRANGE', stream, start, last, 'COUNT', PAGE)
+  local is_pending = {}
+  if #page > 0 then
+    local first, final = page[1][1], page[#page][1]
+    for _, found in ipairs(redis.call('XPENDING', stream, group, first, final, 2 * PAGE)) do
+      is_pending[found[1]] = true
+    end
+  end
   for _, found in ipairs(page) do
-    if not pending_of(stream, group, found[1]) then
+    if not is_pending[found[1]] and not pending_of(stream, group, found[1]) then
       put_back(stream, group, found[1], 0)
       num_ghosts = num_ghosts + 1
     end

@@ -3,14 +3,6 @@
 local stream, ids, group = KEYS[1], KEYS[2], ARGV[1]
 local body, id, rows, tokens = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
--- Whether a comes after b. Both are MS-SEQ.
-local function is_after(a, b)
-  local a_ms, a_seq = string.match(a, '(%d+)-(%d+)')
-  local b_ms, b_seq = string.match(b, '(%d+)-(%d+)')
-  if a_ms == b_ms then return tonumber(a_seq) > tonumber(b_seq) end
-  return tonumber(a_ms) > tonumber(b_ms)
-end
-
 local function waits(entry)
   if not fields_of(stream, entry) then return false end
   local consumer, idle = pending_of(stream, group, entry)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from queues import Backend, bodies, take_all, take_one
 
@@ -161,3 +163,23 @@ def test_what_a_dead_client_held_goes_to_another(backend: Backend) -> None:
         assert not dead.ack(lost)
     dead.close()
     assert backend.queue.ack(lease)
+
+
+def test_threads_share_a_queue_and_each_message_is_acknowledged_once(backend: Backend) -> None:
+    for i in range(40):
+        backend.queue.send("bulk", f"m{i}".encode())
+    acknowledged: list[bytes] = []
+
+    def work() -> None:
+        while leases := backend.queue.receive("bulk", 3, 0.1):
+            assert backend.queue.renew(leases) == {lease.id for lease in leases}
+            assert backend.queue.ack(*leases)
+            acknowledged.extend(lease.body for lease in leases)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(acknowledged) == sorted(f"m{i}".encode() for i in range(40))

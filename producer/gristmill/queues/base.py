@@ -76,8 +76,9 @@ class Queue(Protocol):
         num_tokens: int = 0,
         tenant_id: str = "",
     ) -> None:
-        """Put a message of at most MAX_BODY_BYTES of UTF-8 text at the end of a Lane.
+        """Put a message at the end of a Lane: at most MAX_BODY_BYTES of UTF-8 text.
 
+        The text is what XML can hold: no control characters but tabs and ends of lines.
         While a message of the same `message_id` waits there, this has no effect, so that a sender
         can try again and a sweep can ring twice. One under a Lease does not count: a sweep must
         be able to ring past a holder that hangs. Servers that cannot tell (SQS) may double the

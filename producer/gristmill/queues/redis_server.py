@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -94,7 +94,7 @@ def parse_redis_url(url: str) -> RedisUrl:
     eviction = given.get("eviction", "refuse")
     if eviction not in ("refuse", "allow"):
         raise UsageError(f"eviction={eviction!r}: one of refuse, allow.")
-    passed_on = "&".join(f"{name}={given[name]}" for name in _TLS_PARAMETERS if name in given)
+    passed_on = urlencode({name: given[name] for name in _TLS_PARAMETERS if name in given})
     return RedisUrl(
         server=urlunsplit(parts._replace(query=passed_on)),
         shown=shown,

@@ -103,6 +103,6 @@ def test_a_wrong_password_is_refused_for_good() -> None:
 def test_what_tls_needs_is_passed_on() -> None:
     parsed = parse_redis_url("rediss://:pw@h:7000/3?ssl_ca_certs=/ca.pem&prefix=p&timeout_s=1")
 
-    assert parsed.server == "rediss://:pw@h:7000/3?ssl_ca_certs=/ca.pem"
+    assert parsed.server == "rediss://:pw@h:7000/3?ssl_ca_certs=%2Fca.pem"
     assert parsed.shown == "rediss://h:7000/3"
     assert (parsed.prefix, parsed.timeout_s) == ("p", 1.0)

@@ -8,6 +8,7 @@ from typing import Any
 from gristmill.types import Job
 from gristmill_worker.attention.base import AttentionBackend
 from gristmill_worker.engine.base import Finished
+from gristmill_worker.engine.drafter import FIXED_TOKENS
 from gristmill_worker.engine.engine import ContinuousBatchingEngine, EngineConfig
 from gristmill_worker.models.loader import LoadedModel
 
@@ -23,7 +24,12 @@ def make_engine(
     config = EngineConfig(
         kv_cache_bytes=num_blocks * max(1, block_size * loaded.kv_bytes_per_token),
         block_size=block_size,
-        **{"max_num_seqs": 8, "max_num_batched_tokens": 32, **limits},
+        **{
+            "max_num_seqs": 8,
+            "max_num_batched_tokens": 32,
+            "draft_fixed_tokens": FIXED_TOKENS,
+            **limits,
+        },
     )
     return ContinuousBatchingEngine(loaded, config, attention=attention)
 

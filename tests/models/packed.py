@@ -141,7 +141,7 @@ def _batch(
     return ForwardBatch(
         input_ids=torch.tensor(ids),
         positions=torch.tensor(positions),
-        last_token_indices=torch.arange(len(ids)),
+        logits_indices=torch.arange(len(ids)),
         metadata=AttentionMetadata(
             spans=torch.tensor(spans),
             block_tables=tables[[piece.row for piece in step]].contiguous(),

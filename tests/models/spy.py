@@ -12,7 +12,9 @@ from gristmill_worker.engine.engine import ContinuousBatchingEngine
 class LogitsSpy:
     """`logits[seq_id][n]` are those of the token after n tokens of the row (prompt included).
 
-    A row that is preempted computes its tokens again, but picks each token once.
+    A row that is preempted computes its tokens again, but picks each token once. What was computed
+    behind a wrong draft is replaced when the right token is known, but for what lies behind the
+    row's end.
     """
 
     def __init__(self, engine: ContinuousBatchingEngine) -> None:
@@ -26,9 +28,13 @@ class LogitsSpy:
 
         def watched_run(batch: Any) -> torch.Tensor:
             logits = run(batch)
-            at_end = [item.seq for item in plans[-1].scheduled if item.reaches_end]
-            for seq, row in zip(at_end, logits, strict=True):
-                self.logits.setdefault(seq.seq_id, {})[seq.num_tokens] = row.clone()
+            places = [
+                (item.seq, ahead)
+                for item in plans[-1].scheduled
+                for ahead in range(item.num_logits)
+            ]
+            for (seq, ahead), row in zip(places, logits, strict=True):
+                self.logits.setdefault(seq.seq_id, {})[seq.num_tokens + ahead] = row.clone()
             return logits
 
         engine.scheduler.schedule = watched_schedule  # type: ignore[method-assign]

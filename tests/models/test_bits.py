@@ -64,7 +64,13 @@ def run_watched(
         for end in output.finished:
             assert end.error is None
             ids[end.seq_id] = list(end.generated.token_ids)
-    return ids, spy.logits, num_preempted
+    logits = {
+        seq_id: {
+            n: row for n, row in spy.logits[seq_id].items() if n < len(rows[seq_id] + ids[seq_id])
+        }
+        for seq_id in rows
+    }
+    return ids, logits, num_preempted
 
 
 def shared_and_other_rows(rows: list[list[int]]) -> dict[str, list[int]]:
@@ -75,7 +81,7 @@ def shared_and_other_rows(rows: list[list[int]]) -> dict[str, list[int]]:
 
 
 class Comparison:
-    """Rows alone, each in an Engine of its own, against rows in company."""
+    """Rows alone, each in an Engine of its own and without drafts, against rows in company."""
 
     def __init__(self, loaded: LoadedModel, attention: Any, rows: dict[str, list[int]]) -> None:
         self.loaded, self.attention, self.rows = loaded, attention, rows
@@ -83,7 +89,7 @@ class Comparison:
         self.logits: dict[str, dict[int, torch.Tensor]] = {}
         self.largest = 0.0
         for seq_id, row in rows.items():
-            ids, logits, _ = run_watched(loaded, attention, {seq_id: row})
+            ids, logits, _ = run_watched(loaded, attention, {seq_id: row}, draft_fixed_tokens=0)
             self.ids |= ids
             self.logits |= logits
 

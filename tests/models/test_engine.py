@@ -37,7 +37,7 @@ def test_a_resumed_row_goes_on_as_if_nothing_had_happened(
     decoded, finished = 0, None
     while engine.num_live:
         output = engine.step()
-        decoded += len(output.advanced)
+        decoded += output.num_decode_tokens
         finished = next(iter(output.finished), finished)
 
     assert finished is not None and finished.generated.token_ids == whole

@@ -24,9 +24,8 @@ def make_attention(*, by_length: bool = False) -> PagedAttention:
 
 
 def make_graph_engine(loaded: Any, max_num_seqs: int = 8, **limits: Any) -> tuple[Any, Capture]:
-    engine = make_engine(
-        loaded, attention=make_attention(), max_num_seqs=max_num_seqs, num_blocks=96, **limits
-    )
+    limits = {"draft_fixed_tokens": 0, "num_blocks": 96, **limits}
+    engine = make_engine(loaded, attention=make_attention(), max_num_seqs=max_num_seqs, **limits)
     capture = Capture()
     engine._runner.capture_decode(
         max_num_seqs=max_num_seqs, max_model_len=engine.max_model_len, capture=capture

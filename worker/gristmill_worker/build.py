@@ -14,6 +14,7 @@ from gristmill_worker.attention.choose import choose_attention
 from gristmill_worker.attention.self_test import HeadShape
 from gristmill_worker.attention.slots import MAX_GATHERED_TOKENS
 from gristmill_worker.engine.base import NOTHING
+from gristmill_worker.engine.drafter import FIXED_TOKENS
 from gristmill_worker.engine.engine import ContinuousBatchingEngine, EngineConfig
 from gristmill_worker.engine.forward_batch import build_forward_batch
 from gristmill_worker.engine.kv_cache import KVCache
@@ -73,6 +74,9 @@ def build_engine(
         max_num_batched_tokens=max_num_batched_tokens,
         block_size=block_size,
         decode_graphs=device.type != "cpu",
+        # On a GPU a row's logits depend a little on what else the step computes, so drafts would
+        # show in the result.
+        draft_fixed_tokens=FIXED_TOKENS if device.type == "cpu" else 0,
     )
     return ContinuousBatchingEngine(loaded, config, attention=attention)
 

@@ -20,7 +20,7 @@ import pytest
 from gristmill.types import FinishReason, Job, Prompt, Row, SamplingParams
 from gristmill_worker.engine.base import NOTHING, Generated
 from gristmill_worker.engine.block_manager import BlockManager
-from gristmill_worker.engine.scheduler import Scheduler, SchedulerOutput
+from gristmill_worker.engine.scheduler import Drafting, Scheduled, Scheduler, SchedulerOutput
 from gristmill_worker.engine.sequence import Sequence, SequenceStatus
 
 
@@ -32,6 +32,7 @@ class Life:
         self.block_size = self.chance.choice((1, 3, 4, 16))
         self.num_blocks = self.chance.randint(64 // self.block_size + 2, 400 // self.block_size + 4)
         self.max_num_seqs = self.chance.randint(1, 12)
+        self.longest = min(120, self.num_blocks * self.block_size)
         self.budget = self.max_num_seqs + self.chance.choice((0, 1, 16, 64))
         self.scheduler = Scheduler(
             BlockManager(
@@ -40,12 +41,12 @@ class Life:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.budget,
             expected_output_tokens=self.chance.choice((1.0, 8.0, 64.0)),
+            drafting=self.chance.choice((None, Drafting(16, self.longest))),
         )
-        self.longest = min(120, self.num_blocks * self.block_size)
         self.prefixes = [self._tokens(self.chance.randint(1, self.longest // 2)) for _ in range(3)]
         self.live: dict[int, Sequence] = {}
         self.num_added = self.num_ended = self.num_cancelled = self.num_operations = 0
-        self.num_preempted = self.most_preempted = 0
+        self.num_preempted = self.most_preempted = self.num_accepted = 0
         #: Steps since the oldest live Sequence became the oldest.
         self.steps_as_oldest = 0
         self.preemptions_as_oldest = 0
@@ -106,13 +107,8 @@ class Life:
             self.num_operations += 1
             if seq.num_uncomputed_tokens:
                 continue
-            seq.token_ids.append(self.chance.randint(0, 2))
-            if (
-                seq.num_generated_tokens >= seq.params.max_tokens
-                or self.chance.random() < 0.02
-                or seq.num_tokens >= self.longest
-            ):
-                seq.finish_reason = FinishReason.STOP
+            self._sample(item)
+            if seq.finish_reason:
                 ended.append(seq)
         self.scheduler.finish(ended)
         for seq in ended:
@@ -120,9 +116,30 @@ class Life:
         self.num_ended += len(ended)
         self._check_progress()
 
+    def _sample(self, item: Scheduled) -> None:
+        """A token for the Sequence, and one for each draft that was right; half of them are."""
+        seq, num_accepted = item.seq, 0
+        for draft in (*item.drafts, None):
+            right = draft is not None and self.chance.random() < 0.5
+            token_id = draft if right and draft is not None else self.chance.randint(0, 2)
+            seq.token_ids.append(token_id)
+            if (
+                seq.num_generated_tokens >= seq.params.max_tokens
+                or self.chance.random() < 0.02
+                or seq.num_tokens >= self.longest
+            ):
+                seq.finish_reason = FinishReason.STOP
+            if seq.finish_reason or token_id != draft:
+                break
+            num_accepted += 1
+        if item.drafts:
+            self.scheduler.accept_drafts(item, num_accepted)
+            self.num_accepted += num_accepted
+
     def _check(self, plan: SchedulerOutput) -> None:
         assert plan.scheduled or not self.live, "there is work, and nothing is scheduled"
         assert plan.num_tokens <= self.budget
+        assert sum(item.num_logits for item in plan.scheduled) <= self.max_num_seqs
         assert len(self.scheduler.running) <= self.max_num_seqs
         self.num_preempted += plan.num_preempted
         self.num_operations += plan.num_preempted
@@ -131,7 +148,9 @@ class Life:
         for item in plan.scheduled:
             begin = item.seq.num_computed_tokens
             end = begin + item.num_tokens
-            assert item.num_tokens > 0 and end <= item.seq.num_tokens
+            assert item.num_known_tokens > 0
+            assert end - len(item.drafts) <= item.seq.num_tokens and end < self.longest + 1
+            assert not item.drafts or item.reaches_end
             table = item.seq.block_table
             blocks = set(table[begin // self.block_size : -(-end // self.block_size)])
             assert len(table) * self.block_size >= end
@@ -159,16 +178,18 @@ class Life:
 
 
 def _run(num_operations: int, num_lives: int) -> tuple[int, int, int]:
-    operations = preempted = ended = 0
+    operations = preempted = ended = accepted = 0
     for seed in range(num_lives):
         life = Life(seed)
         life.run(num_operations // num_lives)
         operations += life.num_operations
         preempted += life.num_preempted
         ended += life.num_ended
+        accepted += life.num_accepted
         # A row is thrown out when one of those before it needs a Block, so not more often than
         # those that ran beside it could need Blocks.
         assert life.most_preempted <= life.max_num_seqs * life.num_blocks
+    assert accepted > ended / 10  # drafts are part of it
     return operations, preempted, ended
 
 

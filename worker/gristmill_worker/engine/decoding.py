@@ -44,15 +44,19 @@ class Decoding:
             StopStrings(self._decoder, params.stop, params.min_tokens) if params.stop else None
         )
 
-    def sampling_row(self) -> SamplingRow:
-        """How to pick the next token."""
+    def sampling_row(self, ahead: int = 0) -> SamplingRow:
+        """How to pick the next token, or the one behind `ahead` drafts if all of these are right.
+
+        Penalties depend on what the drafts are, so rows that have any have no drafts.
+        """
         seq = self._seq
+        num_generated = seq.num_generated_tokens + ahead
         if self._counts is not None:
             self._counts.take(seq.token_ids)
-        too_early = seq.num_generated_tokens < seq.params.min_tokens
+        too_early = num_generated < seq.params.min_tokens
         return SamplingRow(
             seq.params,
-            seq.num_generated_tokens,
+            num_generated,
             self._counts,
             *self._forbidden_and_allowed(too_early),
         )

@@ -21,7 +21,7 @@ from gristmill_worker.engine.kv_cache import KVCache
 from gristmill_worker.engine.logprobs import ModelDistribution
 from gristmill_worker.engine.model_runner import ModelRunner
 from gristmill_worker.engine.sampler import Unsampled, sample
-from gristmill_worker.engine.scheduler import Scheduled, Scheduler
+from gristmill_worker.engine.scheduler import Drafting, Scheduled, Scheduler
 from gristmill_worker.engine.sequence import Sequence
 from gristmill_worker.engine.token_bytes import TokenBytes
 from gristmill_worker.models.loader import LoadedModel
@@ -34,6 +34,8 @@ class EngineConfig:
     `kv_cache_bytes` is what the caller found free for the KV cache. `expected_output_tokens` is
     what admission expects of a row until rows have finished and it has learned better.
     `decode_graphs` holds decode steps as CUDA graphs, where model and attention allow it.
+    `draft_fixed_tokens` is what a step costs beyond its tokens, in the time of one token, and so
+    says when draft tokens pay (drafter.py); 0 turns drafts off.
     """
 
     kv_cache_bytes: int
@@ -43,6 +45,7 @@ class EngineConfig:
     prefix_caching: bool = True
     expected_output_tokens: float = 128.0
     decode_graphs: bool = False
+    draft_fixed_tokens: int = 0
 
 
 class ContinuousBatchingEngine:
@@ -73,6 +76,9 @@ class ContinuousBatchingEngine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             expected_output_tokens=config.expected_output_tokens,
+            drafting=Drafting(config.draft_fixed_tokens, self.max_model_len)
+            if config.draft_fixed_tokens
+            else None,
         )
         parameter = next(loaded.model.parameters())
         kv_cache = KVCache(
@@ -144,7 +150,8 @@ class ContinuousBatchingEngine:
         ended, self._ended_at_add = self._ended_at_add, []
         plan = self.scheduler.schedule()
         advanced: list[Sequence] = []
-        num_decode_tokens = 0
+        num_known_tokens = sum(item.num_known_tokens for item in plan.scheduled)
+        num_decoding = num_decode_tokens = 0
         if plan.scheduled:
             batch = build_forward_batch(
                 plan.scheduled, self._config.block_size, self._runner.device
@@ -153,41 +160,65 @@ class ContinuousBatchingEngine:
             grammars = [self._decoding[item.seq.seq_id].grammar for item in ending]
             with self._grammars.masks_for(grammars):
                 logits = self._runner.run(batch)
+            rows = [
+                self._decoding[item.seq.seq_id].sampling_row(ahead)
+                for item in ending
+                for ahead in range(1 + len(item.drafts))
+            ]
             _take_scores(plan.scheduled, self._runner.score(batch))
             self.scheduler.advance(plan)
-            advanced = [item.seq for item in ending]
-            num_decode_tokens = sum(1 for seq in advanced if seq.num_generated_tokens)
-            rows = [self._decoding[seq.seq_id].sampling_row() for seq in advanced]
             # Read before the Sampler changes the logits.
-            distribution = ModelDistribution(logits, [seq.params for seq in advanced])
-            self._take_in(advanced, sample(logits, rows), distribution)
+            distribution = ModelDistribution(logits, [row.params for row in rows])
+            decoding = [item.seq for item in ending if item.seq.num_generated_tokens]
+            num_decoding, num_before = len(decoding), _num_generated(decoding)
+            self._take_in(ending, sample(logits, rows), distribution)
+            num_decode_tokens = _num_generated(decoding) - num_before
+            advanced = [item.seq for item in ending]
             in_step = [item.seq for item in plan.scheduled if item.seq.has_ended]
             self.scheduler.finish(in_step)
             ended += in_step
         return StepOutput(
             finished=[self._finished(seq) for seq in ended],
-            num_prefill_tokens=plan.num_tokens - num_decode_tokens,
+            num_prefill_tokens=num_known_tokens - num_decoding,
             num_decode_tokens=num_decode_tokens,
             num_preempted=plan.num_preempted,
             advanced=[seq.seq_id for seq in advanced if not seq.error],
         )
 
     def _take_in(
-        self, seqs: list[Sequence], picked: list[int | Unsampled], distribution: ModelDistribution
+        self,
+        ending: list[Scheduled],
+        picked: list[int | Unsampled],
+        distribution: ModelDistribution,
     ) -> None:
+        """Give each Sequence its next token, and more as far as its drafts were picked too."""
         now = self._clock()
         logprobs = distribution.logprobs([i if isinstance(i, int) else 0 for i in picked])
-        for seq, token_id, logprob in zip(seqs, picked, logprobs, strict=True):
-            if isinstance(token_id, Unsampled):
-                problem = self._decoding[seq.seq_id].problem(token_id)
-                seq.error = _invalid_output(problem, at=seq.num_tokens)
-                continue
-            decoding = self._decoding[seq.seq_id]
-            seq.token_ids.append(token_id)
-            seq.times_ms.append(round((now - decoding.started_s) * 1000))
-            if logprob is not None:
-                seq.logprobs.append(logprob)
-            seq.finish_reason = decoding.finish_reason(self.max_model_len)
+        results = iter(zip(picked, logprobs, strict=True))
+        for item in ending:
+            num_accepted = 0
+            of_item = list(itertools.islice(results, 1 + len(item.drafts)))
+            for (token_id, logprob), draft in zip(of_item, (*item.drafts, None), strict=True):
+                self._append(item.seq, token_id, logprob, now)
+                if item.seq.error or item.seq.finish_reason or token_id != draft:
+                    break
+                num_accepted += 1
+            if item.drafts:
+                self.scheduler.accept_drafts(item, num_accepted)
+
+    def _append(
+        self, seq: Sequence, token_id: int | Unsampled, logprob: TokenLogprob | None, now: float
+    ) -> None:
+        if isinstance(token_id, Unsampled):
+            problem = self._decoding[seq.seq_id].problem(token_id)
+            seq.error = _invalid_output(problem, at=seq.num_tokens)
+            return
+        decoding = self._decoding[seq.seq_id]
+        seq.token_ids.append(token_id)
+        seq.times_ms.append(round((now - decoding.started_s) * 1000))
+        if logprob is not None:
+            seq.logprobs.append(logprob)
+        seq.finish_reason = decoding.finish_reason(self.max_model_len)
 
     def _refusal(self, seq: Sequence) -> RowError | None:
         if not seq.num_prompt_tokens:
@@ -258,6 +289,10 @@ def _invalid_output(problem: str, *, at: int) -> RowError:
 
 def _generated(seq: Sequence) -> Generated:
     return Generated(tuple(seq.generated_ids), tuple(seq.times_ms), tuple(seq.logprobs))
+
+
+def _num_generated(seqs: list[Sequence]) -> int:
+    return sum(seq.num_generated_tokens for seq in seqs)
 
 
 def _num_blocks(loaded: LoadedModel, config: EngineConfig) -> int:

@@ -27,7 +27,7 @@ class ForwardBatch:
 
     input_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64, counted within each Sequence
-    last_token_indices: torch.Tensor  # [S] int64: packed rows whose logits are wanted
+    logits_indices: torch.Tensor  # [S] int64: packed rows whose logits are wanted
     metadata: AttentionMetadata
     scored: ScoredTokens | None = None
 
@@ -37,20 +37,21 @@ def build_forward_batch(
 ) -> ForwardBatch:
     """Pack the next tokens of the scheduled Sequences.
 
-    Logits are wanted only of those that reach their end, in the order of `scheduled`.
+    Logits are wanted only of those that reach their end, in the order of `scheduled`: of the last
+    token, and of the drafts behind it.
     """
     input_ids: list[int] = []
     positions: list[int] = []
-    last_token_indices: list[int] = []
+    logits_indices: list[int] = []
     spans: list[tuple[int, int, int]] = []
     for item in scheduled:
         seq, begin = item.seq, item.seq.num_computed_tokens
         context_len = begin + item.num_tokens
         spans.append((len(input_ids), item.num_tokens, context_len))
-        input_ids.extend(seq.token_ids[begin:context_len])
+        input_ids.extend(seq.token_ids[begin : begin + item.num_known_tokens])
+        input_ids.extend(item.drafts)
         positions.extend(range(begin, context_len))
-        if item.reaches_end:
-            last_token_indices.append(len(input_ids) - 1)
+        logits_indices.extend(range(len(input_ids) - item.num_logits, len(input_ids)))
     span_table, position_ids = torch.tensor(spans), torch.tensor(positions)
     block_tables = _block_tables(scheduled)
     seq_idx = torch.arange(len(spans)).repeat_interleave(span_table[:, 1])
@@ -58,7 +59,7 @@ def build_forward_batch(
     return ForwardBatch(
         input_ids=_upload(torch.tensor(input_ids), device),
         positions=_upload(position_ids, device),
-        last_token_indices=_upload(torch.tensor(last_token_indices, dtype=torch.long), device),
+        logits_indices=_upload(torch.tensor(logits_indices, dtype=torch.long), device),
         metadata=AttentionMetadata(
             spans=span_table,
             block_tables=_upload(block_tables, device),

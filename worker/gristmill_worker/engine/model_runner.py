@@ -62,7 +62,7 @@ class ModelRunner:
             if self._head.is_split:
                 logits = self._head.logits(indices).float()
             else:
-                logits = self._forward(replace(batch, last_token_indices=indices))
+                logits = self._forward(replace(batch, logits_indices=indices))
             reports += report(logits, batch.scored.token_ids[some], batch.scored.num_top[some])
         self._head.forget()
         return reports
@@ -106,7 +106,7 @@ class ModelRunner:
                 input_ids=batch.input_ids[None],
                 position_ids=batch.positions[None],
                 use_cache=False,  # else transformers keeps all keys and values a second time
-                logits_to_keep=batch.last_token_indices,
+                logits_to_keep=batch.logits_indices,
             )
         assert step.num_calls == len(self.kv_cache.layers), (
             f"the model made {step.num_calls} attention calls, the probe saw "

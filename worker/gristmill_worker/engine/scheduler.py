@@ -18,18 +18,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gristmill_worker.engine.block_manager import BlockManager
+from gristmill_worker.engine.drafter import worthwhile_drafts
 from gristmill_worker.engine.sequence import Sequence, SequenceStatus
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """One Sequence computes its next `num_tokens` tokens."""
+    """One Sequence computes its next `num_tokens` tokens, the last of which are `drafts`."""
 
     seq: Sequence
     num_tokens: int
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def num_known_tokens(self) -> int:
+        return self.num_tokens - len(self.drafts)
 
     @property
     def newly_scored(self) -> range:
@@ -43,7 +49,12 @@ class Scheduled:
     @property
     def reaches_end(self) -> bool:
         """Whether this computes the Sequence's last token, and so yields its next one."""
-        return self.seq.num_computed_tokens + self.num_tokens == self.seq.num_tokens
+        return self.seq.num_computed_tokens + self.num_known_tokens == self.seq.num_tokens
+
+    @property
+    def num_logits(self) -> int:
+        """Rows of logits that are wanted: of the last token and of each draft behind it."""
+        return 1 + len(self.drafts) if self.reaches_end else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,14 @@ class SchedulerOutput:
     @property
     def num_tokens(self) -> int:
         return sum(item.num_tokens for item in self.scheduled)
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """When draft tokens pay, and how long a row may get. See drafter.py for `fixed_tokens`."""
+
+    fixed_tokens: int
+    max_model_len: int
 
 
 class Scheduler:
@@ -71,11 +90,13 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         expected_output_tokens: float,
+        drafting: Drafting | None = None,
     ) -> None:
         assert max_num_batched_tokens >= max_num_seqs, "every decoding row needs one token a step"
         self.block_manager = block_manager
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
+        self._drafting = drafting
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         #: Learned from the rows that finish; the argument is the guess before any has.
@@ -91,14 +112,24 @@ class Scheduler:
         budget = self.max_num_batched_tokens - sum(item.num_tokens for item in scheduled)
         if num_preempted == 0:  # a Sequence that was just thrown out must not come back at once
             self._admit(scheduled, budget)
+        if self._drafting is not None:
+            self._add_drafts(scheduled, self._drafting)
         return SchedulerOutput(tuple(scheduled), num_preempted)
 
     def advance(self, output: SchedulerOutput) -> None:
-        """Take note that the step was computed."""
+        """Take note that the step was computed. Drafts do not count before `accept_drafts`."""
         for item in output.scheduled:
-            before = item.seq.num_computed_tokens
-            item.seq.num_computed_tokens += item.num_tokens
-            self.block_manager.register_computed(item.seq, previously_computed=before)
+            self._advance(item.seq, item.num_known_tokens)
+
+    def accept_drafts(self, item: Scheduled, num_accepted: int) -> None:
+        """The first drafts of `item` were right, and the Sequence has taken them in."""
+        item.seq.drafter.learn(num_drafts=len(item.drafts), num_accepted=num_accepted)
+        self._advance(item.seq, num_accepted)
+
+    def _advance(self, seq: Sequence, num_tokens: int) -> None:
+        before = seq.num_computed_tokens
+        seq.num_computed_tokens += num_tokens
+        self.block_manager.register_computed(seq, previously_computed=before)
 
     def finish(self, seqs: Iterable[Sequence]) -> None:
         """Take out Sequences that have ended or are cancelled, and free their Blocks."""
@@ -171,6 +202,27 @@ class Scheduler:
             scheduled.append(Scheduled(seq, num_tokens))
             budget -= num_tokens
         self.waiting.extendleft(reversed(stepped_over))
+
+    def _add_drafts(self, scheduled: list[Scheduled], drafting: Drafting) -> None:
+        """Fill the places of rows that are not there, as far as it pays."""
+        num_tokens = sum(item.num_tokens for item in scheduled)
+        num_rows = sum(item.num_logits for item in scheduled)
+        room = min(self.max_num_batched_tokens - num_tokens, self.max_num_seqs - num_rows)
+        for i, item in enumerate(scheduled):
+            seq = item.seq
+            if room < 1 or not item.reaches_end or item.num_tokens > 1 or not seq.may_draft:
+                continue
+            worthwhile = worthwhile_drafts(
+                seq.drafter.acceptance, num_tokens=num_tokens, fixed_tokens=drafting.fixed_tokens
+            )
+            left = min(
+                seq.params.max_tokens - seq.num_generated_tokens,
+                drafting.max_model_len - seq.num_tokens,
+            )
+            drafts = seq.drafter.draft(seq.token_ids, min(room, worthwhile, left - 1))
+            if drafts and self.block_manager.extend(seq, seq.num_tokens + len(drafts)):
+                scheduled[i] = replace(item, num_tokens=1 + len(drafts), drafts=tuple(drafts))
+                room -= len(drafts)
 
     def _has_room(self, seq: Sequence, prefix: list[int], reserved: int) -> bool:
         """Room for what the Sequence has and, beside the others' growth, for what is expected."""

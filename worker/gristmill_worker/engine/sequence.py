@@ -6,6 +6,7 @@ from enum import Enum
 
 from gristmill.types import FinishReason, Job, JobKind, RowError, TokenLogprob
 from gristmill_worker.engine.base import Generated
+from gristmill_worker.engine.drafter import Drafter
 
 
 class SequenceStatus(Enum):
@@ -44,11 +45,17 @@ class Sequence:
         #: Prompt tokens that the first admission found in the prefix cache; None before it.
         self.num_cached_tokens: int | None = None
         self.num_preemptions = 0
+        self.drafter = Drafter()
         #: None as long as tokens are to be decoded; where none is wanted, known from the start.
         self.finish_reason: FinishReason | None = (
             None if job.kind is JobKind.GENERATE else FinishReason.LENGTH
         )
         self.error: RowError | None = None
+
+    @property
+    def may_draft(self) -> bool:
+        """Whether a later token can be sampled before those between are known to be right."""
+        return not self.params.has_penalties and self.params.grammar is None
 
     @property
     def num_tokens(self) -> int:

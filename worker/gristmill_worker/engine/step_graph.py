@@ -71,8 +71,8 @@ class StepGraphs:
         self._pad(num_rows, rung)
         self._replay[rung]()
         logits = self._logits[:num_rows]
-        if len(batch.last_token_indices) < num_rows:  # a prompt may have one token left of a chunk
-            return logits[batch.last_token_indices]
+        if len(batch.logits_indices) < num_rows:  # a prompt may have one token left of a chunk
+            return logits[batch.logits_indices]
         return logits
 
     def _step(self, forward: Callable[[ForwardBatch], torch.Tensor], rows: int) -> None:
@@ -85,7 +85,7 @@ class StepGraphs:
         return ForwardBatch(
             input_ids=buffers.input_ids[:num_rows],
             positions=buffers.positions[:num_rows],
-            last_token_indices=buffers.last_token_indices[:num_rows],
+            logits_indices=buffers.logits_indices[:num_rows],
             metadata=AttentionMetadata(
                 spans=buffers.metadata.spans[:num_rows],
                 block_tables=buffers.metadata.block_tables[:num_rows],
@@ -113,7 +113,7 @@ def _make_buffers(num_rows: int, max_blocks: int, device: torch.device) -> Forwa
     return ForwardBatch(
         input_ids=torch.zeros(num_rows, dtype=torch.long, device=device),
         positions=torch.zeros(num_rows, dtype=torch.long, device=device),
-        last_token_indices=torch.arange(num_rows, device=device),
+        logits_indices=torch.arange(num_rows, device=device),
         metadata=AttentionMetadata(
             spans=spans,
             block_tables=torch.zeros(num_rows, max_blocks, dtype=torch.int32, device=device),

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.errors import UsageError
 from gristmill.queues.base import BULK_LANE, Queue
 from gristmill.stores.base import Store
 from gristmill.types import ModelPin
+
+if TYPE_CHECKING:
+    from gristmill.settings import Settings
 
 #: The entry points that the extra `worker` brings.
 _GROUP = "gristmill.worker"
@@ -50,6 +53,40 @@ class WorkerConfig:
     is_sole: bool = False
     #: With nothing to do for so long, the Worker ends.
     exit_when_idle_s: float | None = None
+
+
+def worker_config(
+    settings: Settings,
+    *,
+    model_path: Path,
+    pin: ModelPin,
+    max_model_len: int,
+    device: str,
+    idle_wait_s: float = 0.5,
+    patience_s: float = 0.0,
+    is_sole: bool = False,
+    exit_when_idle_s: float | None = None,
+) -> WorkerConfig:
+    """What the settings say of a Worker, for one model."""
+    return WorkerConfig(
+        model_path=model_path,
+        pin=pin,
+        cache_dir=settings.cache_dir,
+        max_model_len=max_model_len,
+        device=device,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        block_size=settings.block_size,
+        kv_memory_fraction=settings.kv_memory_fraction,
+        num_threads=settings.num_threads,
+        flush_interval_s=settings.flush_interval_s,
+        quiet_flush_interval_s=settings.quiet_flush_interval_s,
+        watchdog_s=settings.watchdog_s,
+        idle_wait_s=idle_wait_s,
+        patience_s=patience_s,
+        is_sole=is_sole,
+        exit_when_idle_s=exit_when_idle_s,
+    )
 
 
 @dataclass(frozen=True, slots=True)

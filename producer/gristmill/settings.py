@@ -52,6 +52,17 @@ class Settings(BaseSettings):
         120.0, gt=0, description="A Shard silent for so long is rung again; doubles each time."
     )
 
+    # Processes
+    watchdog_s: float = Field(
+        120.0, gt=0, description="No step of the engine for so long, with work, ends the worker."
+    )
+    drain_grace_s: float = Field(
+        30.0, gt=0, description="After SIGTERM, the time that a worker has to save its work."
+    )
+    outage_patience_s: float = Field(
+        600.0, ge=0, description="How long a worker waits out a queue or store that is away."
+    )
+
     # Engine
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where the model runs; auto takes a GPU if there is one."

@@ -20,7 +20,7 @@ from pipeline import fast_folder
 
 CHILD = Path(__file__).with_name("child.py")
 STEP_S = 0.004
-LINES = [make_line(f"r{idx}", **({"echo": True} if idx % 8 == 3 else {})) for idx in range(40)]
+LINES = [make_line(f"r{idx}", **({"best_of": 3} if idx % 8 == 3 else {})) for idx in range(40)]
 
 
 @dataclass

@@ -27,7 +27,7 @@ def custom_ids(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def test_a_run_goes_from_file_to_file(desk: Desk) -> None:
-    desk.write([make_line(f"r{idx}") for idx in range(20)] + [make_line("bad", echo=True)])
+    desk.write([make_line(f"r{idx}") for idx in range(20)] + [make_line("bad", best_of=3)])
 
     summary = desk.run()
 
@@ -59,7 +59,7 @@ def test_a_stale_errors_file_is_removed_and_none_written_when_all_is_well_b42(
 
 
 def test_a_run_whose_rows_all_fail_completes_with_an_empty_output_b42(desk: Desk) -> None:
-    desk.write([make_line(f"r{idx}", echo=True) for idx in range(3)])
+    desk.write([make_line(f"r{idx}", best_of=3) for idx in range(3)])
     desk.output.write_text("of an earlier run")
 
     summary = desk.run()
@@ -105,7 +105,7 @@ def test_a_file_that_fails_validation_leaves_nothing_behind(desk: Desk) -> None:
 def test_a_run_that_is_stopped_in_any_phase_goes_on_where_it_was_b70(
     desk: Desk, phase: str
 ) -> None:
-    lines = [make_line(f"r{idx}") for idx in range(30)] + [make_line("bad", echo=True)]
+    lines = [make_line(f"r{idx}") for idx in range(30)] + [make_line("bad", best_of=3)]
     desk.write(lines)
     expected_desk = Desk(desk.folder / "other")
     expected_desk.write(lines)
@@ -193,7 +193,7 @@ def test_a_folder_with_a_store_of_somebody_else_is_refused(desk: Desk) -> None:
 
 
 def test_a_completed_run_is_published_again_without_the_model(desk: Desk) -> None:
-    desk.write([make_line("a"), make_line("bad", echo=True)])
+    desk.write([make_line("a"), make_line("bad", best_of=3)])
     desk.keep_work = True
     desk.run()
     published = desk.output.read_bytes(), desk.errors.read_bytes()

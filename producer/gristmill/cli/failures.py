@@ -19,6 +19,10 @@ class ExitCode(IntEnum):
     USAGE = 2
     BATCH_FAILED = 3
     ROWS_FAILED = 4
+    DIFFERS = 6
+    HUNG = 70
+    OUTAGE = 75
+    UNSAVED = 76
     INTERRUPTED = 130
 
 

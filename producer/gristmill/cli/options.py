@@ -14,6 +14,9 @@ _DRY_RUN_HELP = "Check every line and count tokens; run nothing."
 _SERVED_HELP = "One more value of `model` that lines may carry. May be repeated."
 _FLUSH_HELP = "Time between two writes of results, as 500ms, 2s or 5m."
 
+_QUEUE_HELP = "redis://HOST:6379/0, rediss://… or sqs://PREFIX."
+_STORE_HELP = "A folder that all share, or s3://BUCKET/PREFIX."
+
 InputPath = Annotated[Path, typer.Argument(metavar="IN.jsonl", help="The requests.")]
 OutputPath = Annotated[
     Path, typer.Option("-o", "--output", metavar="OUT.jsonl", help="Where the answers go.")
@@ -41,6 +44,26 @@ MaxModelLen = Annotated[
 ]
 FlushInterval = Annotated[
     str | None, typer.Option("--flush-interval", metavar="TIME", help=_FLUSH_HELP)
+]
+QueueUrl = Annotated[
+    str, typer.Option("--queue", metavar="URL", envvar="GRISTMILL_QUEUE", help=_QUEUE_HELP)
+]
+StoreUrl = Annotated[
+    str, typer.Option("--store", metavar="URL", envvar="GRISTMILL_STORE", help=_STORE_HELP)
+]
+RunQueueUrl = Annotated[
+    str | None, typer.Option("--queue", metavar="URL", help=f"{_QUEUE_HELP} Needs --store.")
+]
+RunStoreUrl = Annotated[
+    str | None, typer.Option("--store", metavar="URL", help=f"{_STORE_HELP} Needs --queue.")
+]
+HealthAddress = Annotated[
+    str,
+    typer.Option(
+        "--health",
+        metavar="HOST:PORT",
+        help="Where GET /livez and /readyz are answered; port 0 is any free one, off is nowhere.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")]
 Quiet = Annotated[

@@ -12,10 +12,11 @@ import typer
 from gristmill.cli import options
 from gristmill.cli.failures import ExitCode, failures_reported, print_line_errors
 from gristmill.cli.progress import keep_stderr_ours, progress_view
+from gristmill.cli.settings_from import settings_from
 from gristmill.errors import UsageError
 
 if TYPE_CHECKING:
-    from gristmill.local import RunConfig, Summary
+    from gristmill.local import Fleet, RunConfig, Summary
     from gristmill.settings import Settings
 
 
@@ -32,6 +33,8 @@ def run(
     max_num_seqs: options.MaxNumSeqs = None,
     max_model_len: options.MaxModelLen = None,
     flush_interval: options.FlushInterval = None,
+    queue_url: options.RunQueueUrl = None,
+    store_url: options.RunStoreUrl = None,
     json_summary: options.Json = False,
     quiet: options.Quiet = False,
     no_progress: options.NoProgress = False,
@@ -40,9 +43,12 @@ def run(
     """Answer every line of IN.jsonl with a model, on this machine, into OUT.jsonl.
 
     A run that was interrupted goes on where it stopped when the same command is started again.
+    With --queue and --store the rows are answered by `gristmill worker` processes.
     """
     with failures_reported(debug=debug):
-        settings = _settings(max_num_seqs, max_model_len, flush_interval)
+        settings = settings_from(
+            max_num_seqs=max_num_seqs, max_model_len=max_model_len, flush_interval=flush_interval
+        )
         config = _config(
             input_path,
             output_path,
@@ -53,6 +59,7 @@ def run(
             served_names=tuple(served_model_names or ()),
             settings=settings,
             keep_work=keep_work,
+            fleet=_fleet(queue_url, store_url),
         )
         show_progress = not (quiet or no_progress)
         keep_stderr_ours()
@@ -68,33 +75,6 @@ def run(
     raise typer.Exit(exit_code)
 
 
-def _settings(
-    max_num_seqs: int | None, max_model_len: int | None, flush_interval: str | None
-) -> Settings:
-    # An option wins over the environment, which wins over the default.
-    from pydantic import ValidationError
-
-    from gristmill.cli.values import parse_duration
-    from gristmill.settings import Settings
-
-    flush_interval_s = None if flush_interval is None else parse_duration(flush_interval)
-    given: dict[str, int | float | None] = {
-        "max_num_seqs": max_num_seqs,
-        "max_model_len": max_model_len,
-        "flush_interval_s": flush_interval_s,
-        "quiet_flush_interval_s": flush_interval_s,  # the option is a promise about every kill
-    }
-    try:
-        return Settings(**{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = "GRISTMILL_" + str(first["loc"][0]).removeprefix("GRISTMILL_").upper()
-        raise UsageError(
-            f"{name} is set to {first['input']!r}: {first['msg']}. "
-            "The README lists every setting with its unit and default."
-        ) from error
-
-
 def _config(
     input_path: Path,
     output_path: Path,
@@ -106,6 +86,7 @@ def _config(
     served_names: tuple[str, ...],
     settings: Settings,
     keep_work: bool,
+    fleet: Fleet | None,
 ) -> RunConfig:
     from gristmill.local import RunConfig
 
@@ -129,7 +110,21 @@ def _config(
         served_names=served_names,
         settings=settings,
         keep_work=keep_work,
+        fleet=fleet,
     )
+
+
+def _fleet(queue_url: str | None, store_url: str | None) -> Fleet | None:
+    from gristmill.local import Fleet
+
+    if queue_url is None and store_url is None:
+        return None
+    if queue_url is None or store_url is None:
+        raise UsageError(
+            "Workers of their own need both --queue and --store. Without either, this process "
+            "answers the rows itself."
+        )
+    return Fleet(queue_url, store_url)
 
 
 def _refuse_unwritable(input_path: Path, output_path: Path, errors_path: Path) -> None:

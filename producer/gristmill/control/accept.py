@@ -12,15 +12,16 @@ from itertools import groupby, islice
 from sqlalchemy import Connection
 
 from gristmill.control.base import Control
-from gristmill.errors import CorruptDocument, UnsupportedFormat
+from gristmill.errors import CorruptDocument, KeyNotFound, UnsupportedFormat
 from gristmill.histogram import Histogram
 from gristmill.ledger import batches, segments, shards
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import Bitmap
 from gristmill.ledger.status import BatchStatus
+from gristmill.stores.keys import shard_key
 from gristmill.stores.segments import bell_of, list_segments, read_segment
-from gristmill.types import CONTROL_LANE, Bell, RowResult, Segment, Usage
-from gristmill.wire import decode_bell
+from gristmill.types import Bell, RowResult, Segment, Usage
+from gristmill.wire import decode_bell, decode_shard
 
 log = logging.getLogger(__name__)
 
@@ -30,17 +31,23 @@ _ACCEPTING = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.CANCE
 
 
 def take_bells(control: Control, *, wait_s: float = 0.0) -> int:
-    """Accept what the waiting Bells tell of, waiting for the first; how many Bells there were."""
-    leases = control.queue.receive(CONTROL_LANE, _MAX_SEGMENTS, wait_s)
-    bells = []
+    """Accept what the waiting Bells tell of, waiting for the first; how many Bells there were.
+
+    Raises CorruptDocument when one tells of a damaged Shard, and it is.
+    """
+    leases = control.queue.receive(control.control_lane, _MAX_SEGMENTS, wait_s)
+    bells: list[Bell] = []
     for lease in leases:
         try:
             bells.append(decode_bell(lease.body))
         except (CorruptDocument, UnsupportedFormat) as error:
             log.warning("bell skipped reason=%s", error)
-    accept(control, bells)
+    accept(control, [bell for bell in bells if not bell.damaged])
     # Only now: a Bell whose acceptance was cut short comes back.
     control.queue.ack(*leases)
+    for bell in bells:
+        if bell.damaged:
+            check_shard(control, bell)
     return len(leases)
 
 
@@ -55,6 +62,20 @@ def accept(control: Control, bells: Iterable[Bell]) -> int:
         for some in _some_at_a_time(of_batch):
             num_rows += _accept_of_batch(control, tenant_id, batch_id, some)
     return num_rows
+
+
+def check_shard(control: Control, bell: Bell) -> None:
+    """Raises CorruptDocument when the Shard's document cannot be read here either."""
+    key = shard_key(bell.tenant_id, bell.batch_id, bell.run_id, bell.shard_n)
+    try:
+        decode_shard(control.store.get(key))
+    except CorruptDocument as error:
+        raise CorruptDocument(
+            f"The Shard {key} cannot be read: {error} Its rows can be neither answered nor named. "
+            "Restore it from a copy, or start the batch anew."
+        ) from error
+    except (KeyNotFound, UnsupportedFormat):
+        return  # its batch has ended, or its worker is of another version
 
 
 def accept_unheard(control: Control, batch: Batch, shard_n: int | None = None) -> bool:

@@ -12,6 +12,7 @@ from gristmill.ledger.ledger import Ledger
 from gristmill.queues.base import Queue
 from gristmill.settings import Settings
 from gristmill.stores.base import Store
+from gristmill.types import CONTROL_LANE
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class Control:
     #: Unix time in seconds.
     clock: Callable[[], float]
     settings: Settings
+    #: Where Bells are heard; a Lane of its own for each Ledger that shares a queue with others.
+    control_lane: str = CONTROL_LANE
 
     @property
     def now(self) -> int:

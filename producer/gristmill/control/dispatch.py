@@ -42,6 +42,7 @@ def ring(control: Control, batch: Batch, shard: ShardRow) -> None:
         shard.n,
         shard.num_jobs,
         shard.num_prompt_tokens,
+        control.control_lane,
     )
     control.queue.send(
         BULK_LANE,

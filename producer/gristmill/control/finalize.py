@@ -15,7 +15,7 @@ from gristmill.control.merge import merge_slice
 from gristmill.ledger import batches, files, segments, shards
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.status import OPEN, FreezeReason
-from gristmill.stores.keys import file_key, frozen_key, merged_key
+from gristmill.stores.keys import file_key, frozen_key, merged_key, stop_key
 
 _CHUNK_BYTES = 1 << 20
 
@@ -50,6 +50,8 @@ def freeze(control: Control, batch: Batch, reason: FreezeReason) -> bool:
     False when there is nothing to freeze: it is frozen, or for COMPLETE not complete.
     """
     if reason is not FreezeReason.COMPLETE:
+        # Workers read it with each renewal of their Leases, and stop.
+        control.store.put(stop_key(batch.tenant_id, batch.id), reason.encode())
         accept_unheard(control, batch)
     with control.ledger.write() as conn:
         if reason is FreezeReason.COMPLETE and not shards.all_done(conn, batch.tenant_id, batch.id):

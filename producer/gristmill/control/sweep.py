@@ -12,6 +12,7 @@ from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control, read_batch
 from gristmill.control.dispatch import ring
 from gristmill.control.finalize import finalize, freeze
+from gristmill.errors import CorruptDocument
 from gristmill.ledger import batches, shards
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.status import BatchStatus, FreezeReason
@@ -23,10 +24,19 @@ _MAX_DOUBLINGS = 6
 
 
 def sweep(control: Control) -> None:
-    """One round over all open batches."""
+    """One round over all open batches.
+
+    Raises, after all of them had their turn, what the Store has lost of the first one.
+    """
+    damage: CorruptDocument | None = None
     for batch in _open_batches(control):
-        _ring_silent_shards(control, batch)
-        end_if_due(control, read_batch(control, batch.tenant_id, batch.id))
+        try:
+            _ring_silent_shards(control, batch)
+            end_if_due(control, read_batch(control, batch.tenant_id, batch.id))
+        except CorruptDocument as error:
+            damage = damage or error
+    if damage is not None:
+        raise damage
 
 
 def end_if_due(control: Control, batch: Batch) -> bool:

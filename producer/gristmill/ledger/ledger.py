@@ -16,7 +16,7 @@ from gristmill.ledger.schema import metadata
 
 #: Marks an SQLite file as ours ("grst"), and its tables as those of `schema.py`.
 _APPLICATION_ID = 0x67727374
-_SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1
 
 
 class Ledger:
@@ -76,17 +76,17 @@ def _check_is_ours(connection: Connection, path: Path) -> None:
         return connection.exec_driver_sql(f"PRAGMA {name}").scalar()
 
     found = pragma("application_id"), pragma("user_version")
-    if found == (_APPLICATION_ID, _SCHEMA_VERSION):
+    if found == (_APPLICATION_ID, SCHEMA_VERSION):
         return
     if found[0] == _APPLICATION_ID:
         raise UsageError(
             f"{path} was written by another version of Gristmill (schema {found[1]}, this one "
-            f"reads {_SCHEMA_VERSION}). Use that version, or start anew in another folder."
+            f"reads {SCHEMA_VERSION}). Use that version, or start anew in another folder."
         )
     if connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar():
         raise UsageError(f"{path} is a database, but not a ledger of Gristmill. Choose another.")
     connection.exec_driver_sql(f"PRAGMA application_id = {_APPLICATION_ID}")
-    connection.exec_driver_sql(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+    connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _on_connect(dbapi_connection: Any, _record: Any) -> None:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from gristmill.local.pipeline import run
-from gristmill.local.values import Phase, Progress, RunConfig, Summary
+from gristmill.local.values import Fleet, Phase, Progress, RunConfig, Summary
 
-__all__ = ["Phase", "Progress", "RunConfig", "Summary", "run"]
+__all__ = ["Fleet", "Phase", "Progress", "RunConfig", "Summary", "run"]

@@ -5,39 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import astuple
+from functools import partial
 from typing import Literal
 
-from gristmill.compute import (
-    BuildWorker,
-    WorkerConfig,
-    WorkerStats,
-    convert_gguf,
-    find_device,
-    find_dtype,
-    find_worker,
-)
-from gristmill.control.accept import accept_unheard, take_bells
-from gristmill.control.base import Control, read_batch
-from gristmill.control.dispatch import dispatch, recall
+from gristmill.compute import BuildWorker, WorkerStats, find_worker, worker_config
+from gristmill.control.accept import accept_unheard
+from gristmill.control.base import read_batch
+from gristmill.control.dispatch import recall
 from gristmill.control.finalize import finalize, freeze
 from gristmill.control.ingest import create_batch, ingest_slice
 from gristmill.control.lines import derived_id
-from gristmill.control.sweep import sweep
+from gristmill.control.loop import ControlLoop
 from gristmill.ledger import batches
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.status import BatchStatus, FreezeReason
+from gristmill.local.find import find_local_model
 from gristmill.local.input_file import InputFile
 from gristmill.local.result_files import publish
 from gristmill.local.values import Phase, Progress, RunConfig, Summary
+from gristmill.local.where import open_control, remove_from_store
 from gristmill.local.work_folder import TENANT_ID, WorkFolder, check_same_run
 from gristmill.local.worker_thread import WorkerThread
-from gristmill.models import Model, find_model
-from gristmill.queues.memory import MemoryQueue
-from gristmill.settings import Settings
+from gristmill.models import Model
 
-_SWEEP_INTERVAL_S = 2.0
-#: How long one look for Bells waits, and so how soon a request to stop is seen.
-_BELL_WAIT_S = 0.2
 #: The worker is idle at the end of each run, and only then.
 _IDLE_WAIT_S = 0.05
 
@@ -53,16 +43,13 @@ def run(
     Raises UsageError (the work folder is in use, the input is missing), WorkFolderMismatch and
     whatever loading the model raises. A file that fails validation is a Summary with `errors`.
     """
-    device = find_device(config.settings.device)
-    model = find_model(
+    model, device = find_local_model(
         config.model_name,
         settings=config.settings,
         revision=config.revision,
-        dtype=find_dtype(config.settings.dtype, device),
-        convert_gguf=convert_gguf,
         served_names=config.served_names,
     )
-    build_worker = find_worker()
+    build_worker = None if config.fleet else find_worker()
     input_file = InputFile(config.input_path)
     with WorkFolder(config.work_dir) as folder:
         run = _Run(
@@ -74,9 +61,11 @@ def run(
             on_progress=on_progress,
             should_stop=should_stop,
         )
-        has_ended = run.read() and run.answer(build_worker) and run.write()
+        answer = run.answer_elsewhere if build_worker is None else partial(run.answer, build_worker)
+        has_ended = run.read() and answer() and run.write()
         summary = run.summary(has_ended=has_ended)
         if summary.status != "interrupted" and not config.keep_work:
+            run.remove()
             folder.remove()
     return summary
 
@@ -101,11 +90,9 @@ class _Run:
         self._device = device
         self._on_progress = on_progress
         self._should_stop = should_stop
-        settings = config.settings
-        self._control = Control(
-            folder.ledger, folder.store, MemoryQueue(settings.lease_s), time.time, settings
-        )
         self._input = input_file
+        self._control = open_control(config, folder, input_file.fingerprint())
+        self._loop = ControlLoop(self._control)
         self._batch = self._find_or_create()
         self._resumed = self._batch
         self._stats = WorkerStats()
@@ -141,8 +128,9 @@ class _Run:
             model=model.pin,
             options=options,
         )
-        # The queue of this start is new, and Bells of the last one may have been lost with it.
-        recall(control, batch)
+        if self._config.fleet is None:
+            recall(control, batch)  # the queue of this start is new
+        # Bells of the last start may have been lost.
         accept_unheard(control, batch)
         return read_batch(control, TENANT_ID, batch.id)
 
@@ -173,31 +161,53 @@ class _Run:
         if self._batch.status is not BatchStatus.IN_PROGRESS or self._is_answered():
             return True
         self._report("loading")
-        worker = build_worker(
-            _worker_config(self._config.settings, self._model, self._device),
-            self._control.queue,
-            self._control.store,
+        config = worker_config(
+            self._config.settings,
+            model_path=self._model.path,
+            pin=self._model.pin,
+            max_model_len=self._model.max_model_len,
+            device=self._device,
+            idle_wait_s=_IDLE_WAIT_S,
+            is_sole=True,
         )
+        worker = build_worker(config, self._control.queue, self._control.store)
         self._equipment = worker.equipment
         self._running_began = time.monotonic()
         with WorkerThread(worker) as thread:
-            sweep_at = time.monotonic() + _SWEEP_INTERVAL_S
             while not self._is_answered() and not self._should_stop() and thread.is_alive:
-                dispatch(self._control)
-                take_bells(self._control, wait_s=_BELL_WAIT_S)
-                if time.monotonic() >= sweep_at:
-                    sweep(self._control)
-                    sweep_at = time.monotonic() + _SWEEP_INTERVAL_S
+                self._loop.turn()
                 self._stats = worker.stats
                 self._refresh()
                 self._report("running")
-        while take_bells(self._control):
-            pass
+        self._loop.take_remaining_bells()
         self._stats = worker.stats
         self._running_ended = time.monotonic()
         self._refresh()
         thread.raise_error()
         return self._is_answered()
+
+    def answer_elsewhere(self) -> bool:
+        """Let the workers on the queue run until each row has its result."""
+        if self._batch.status is not BatchStatus.IN_PROGRESS:
+            return True
+        self._equipment = "workers of their own"
+        self._running_began = time.monotonic()
+        while not self._is_answered() and not self._should_stop():
+            self._loop.turn_patiently()
+            self._refresh()
+            num_tokens = self._batch.usage.completion_tokens
+            self._stats = WorkerStats(
+                num_generated_tokens=num_tokens - self._resumed.usage.completion_tokens
+            )
+            self._report("running")
+        self._running_ended = time.monotonic()
+        return self._is_answered()
+
+    def remove(self) -> None:
+        """What the run has left in a store that it shares with others."""
+        if self._config.fleet is not None:
+            remove_from_store(self._control.store, self._batch)
+            self._control.queue.close()
 
     def write(self) -> bool:
         """Finalize, and put the result files where the caller wants them."""
@@ -278,22 +288,3 @@ class _Run:
                 equipment=self._equipment,
             )
         )
-
-
-def _worker_config(settings: Settings, model: Model, device: str) -> WorkerConfig:
-    return WorkerConfig(
-        model_path=model.path,
-        pin=model.pin,
-        cache_dir=settings.cache_dir,
-        max_model_len=model.max_model_len,
-        device=device,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        block_size=settings.block_size,
-        kv_memory_fraction=settings.kv_memory_fraction,
-        num_threads=settings.num_threads,
-        flush_interval_s=settings.flush_interval_s,
-        quiet_flush_interval_s=settings.quiet_flush_interval_s,
-        idle_wait_s=_IDLE_WAIT_S,
-        is_sole=True,
-    )

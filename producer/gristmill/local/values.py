@@ -14,6 +14,14 @@ Phase = Literal["reading", "loading", "running", "writing"]
 
 
 @dataclass(frozen=True, slots=True)
+class Fleet:
+    """Where workers of their own take their work from, and where they put it."""
+
+    queue_url: str
+    store_url: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunConfig:
     """What to run, and where. `served_names` are the values of `model` that lines may carry."""
 
@@ -27,6 +35,8 @@ class RunConfig:
     settings: Settings
     #: Leave the work folder as it is when all is done.
     keep_work: bool = False
+    #: None: this process answers the rows itself.
+    fleet: Fleet | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,36 @@
+"""Where the work of a local run lies: all here, or behind a queue and a store for workers."""
+
+from __future__ import annotations
+
+import time
+
+from gristmill.control.base import Control
+from gristmill.ledger.batch import Batch
+from gristmill.local.values import RunConfig
+from gristmill.local.work_folder import TENANT_ID, WorkFolder
+from gristmill.process.connect import connect
+from gristmill.queues.memory import MemoryQueue
+from gristmill.stores.base import Store
+from gristmill.stores.keys import batch_key, batch_prefix, file_key
+
+
+def open_control(config: RunConfig, folder: WorkFolder, fingerprint: str) -> Control:
+    """The control side over the work folder's Ledger. Raises what `connect` raises."""
+    settings = config.settings
+    if config.fleet is None:
+        here = MemoryQueue(settings.lease_s)
+        return Control(folder.ledger, folder.store, here, time.time, settings)
+    queue, store = connect(config.fleet.queue_url, config.fleet.store_url, settings)
+    # Other runs on the same queue hear of other batches.
+    lane = f"run-{fingerprint[:24]}"
+    return Control(folder.ledger, store, queue, time.time, settings, control_lane=lane)
+
+
+def remove_from_store(store: Store, batch: Batch) -> None:
+    """Take a run that is over out of a store that it shares with others."""
+    for file_id in (batch.output_file_id, batch.error_file_id):
+        if file_id is not None:
+            store.delete(file_key(TENANT_ID, file_id))
+    for key in list(store.list(f"{batch_prefix(TENANT_ID, batch.id)}{batch.run_id}/")):
+        store.delete(key)
+    store.delete(batch_key(TENANT_ID, batch.id))

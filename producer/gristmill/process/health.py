@@ -1,0 +1,98 @@
+"""GET /livez and /readyz: whether a process is alive, and whether it can do its work just now."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self
+
+from gristmill.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`live` false: restart it. `ready` false: it is loading, draining or waits out an outage."""
+
+    live: bool
+    ready: bool
+    state: str
+    troubles: tuple[str, ...] = ()
+
+
+def parse_address(text: str) -> tuple[str, int] | None:
+    """HOST:PORT, or None for `off`. Raises UsageError."""
+    if text == "off":
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"{text!r} is no address: write HOST:PORT (port 0 is any), or off.")
+    return host.strip("[]"), int(port)
+
+
+@contextmanager
+def health_served(address: str, read: Callable[[], Health]) -> Iterator[None]:
+    """While entered, health is told on HOST:PORT, which is logged; nowhere for `off`."""
+    parsed = parse_address(address)
+    if parsed is None:
+        yield
+        return
+    with HealthServer(parsed, read) as server:
+        log.info("health url=%s/readyz", server.url)
+        yield
+
+
+class HealthServer:
+    """While entered, answers on an address: 200 for yes, 503 for no, the reasons as JSON."""
+
+    def __init__(self, address: tuple[str, int], read: Callable[[], Health]) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                health = read()
+                known = {"/livez": health.live, "/readyz": health.live and health.ready}
+                is_good = known.get(self.path)
+                body = json.dumps(asdict(health)).encode() + b"\n"
+                self.send_response(404 if is_good is None else 200 if is_good else 503)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        try:
+            self._server = ThreadingHTTPServer(address, Handler)
+        except OSError as error:
+            raise UsageError(
+                f"Health cannot be told on {address[0]}:{address[1]}: {error.strerror}. Choose "
+                "another --health HOST:PORT, or off."
+            ) from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
+        )
+
+    @property
+    def url(self) -> str:
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()

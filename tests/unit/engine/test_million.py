@@ -5,8 +5,8 @@ gets a token, ends, or is cancelled. What must hold is checked as they happen:
 
 * no Block is lost, given twice, or written by two Sequences;
 * every Sequence ends;
-* no starvation: a Sequence ends within 2 * L + 2 steps of being the oldest one alive (L: the most
-  tokens of a row), whatever else there is;
+* no starvation: a Sequence that runs ends within 2 * L + 2 steps of being the oldest that runs (L:
+  the most tokens of a row), and one that waits is overtaken by fewer than max_num_seqs others;
 * bounded preemption: the oldest is never preempted; a Sequence is thrown out at most once for each
   Block that those before it may grow by, and all together less than once in four that end.
 """
@@ -47,9 +47,9 @@ class Life:
         self.live: dict[int, Sequence] = {}
         self.num_added = self.num_ended = self.num_cancelled = self.num_operations = 0
         self.num_preempted = self.most_preempted = self.num_accepted = 0
-        #: Steps since the oldest live Sequence became the oldest.
+        #: The oldest Sequence that runs, and since how many steps it is that.
+        self.oldest: Sequence | None = None
         self.steps_as_oldest = 0
-        self.preemptions_as_oldest = 0
 
     def run(self, num_operations: int) -> None:
         while self.num_operations < num_operations:
@@ -88,13 +88,9 @@ class Life:
         self.num_cancelled += 1
 
     def _forget(self, seq: Sequence) -> None:
-        if seq.arrival == min(self.live):
-            self.steps_as_oldest = 0
         del self.live[seq.arrival]
         self.most_preempted = max(self.most_preempted, seq.num_preemptions)
         assert seq.block_table == [] and seq.status is SequenceStatus.FINISHED
-        if self.live and self.steps_as_oldest == 0:
-            self.preemptions_as_oldest = self.live[min(self.live)].num_preemptions
         self.num_operations += 1
 
     def _step(self) -> None:
@@ -161,15 +157,30 @@ class Life:
             assert not set(done) & written
 
     def _check_progress(self) -> None:
-        if not self.live:
-            return
-        oldest = self.live[min(self.live)]
-        self.steps_as_oldest += 1
-        assert self.steps_as_oldest <= self._bound(), f"{oldest.seq_id} starves"
-        assert oldest.num_preemptions == self.preemptions_as_oldest, "the oldest was preempted"
+        oldest = min(self.scheduler.running, key=lambda seq: seq.arrival, default=None)
+        if oldest is not self.oldest:
+            former = self.oldest
+            assert (
+                former is None
+                or former.status is not SequenceStatus.WAITING
+                or (oldest is not None and oldest.arrival < former.arrival)
+            ), "the oldest was preempted, and by none that is older"
+            self.oldest, self.steps_as_oldest = oldest, 0
+        if oldest is not None:
+            self.steps_as_oldest += 1
+            assert self.steps_as_oldest <= self._bound(), f"{oldest.seq_id} starves"
+        if not self.scheduler.block_manager.prefix_caching:
+            self._check_overtaking()
+
+    def _check_overtaking(self) -> None:
+        """Rows that wait for a prefix which is being computed are overtaken; without that, few."""
+        admitted = [s.arrival for s in self.scheduler.running]
+        for seq in self.scheduler.waiting:
+            if not seq.num_preemptions:
+                assert all(a < seq.arrival + self.max_num_seqs for a in admitted), "overtaken"
 
     def _bound(self) -> int:
-        """Steps in which the oldest Sequence ends, whatever else there is.
+        """Steps in which the oldest Sequence that runs ends, whatever else there is.
 
         Decoding rows go first and take at most max_num_seqs - 1 tokens of the budget, so its
         prompt moves by at least one token a step; then it decodes a token a step.

@@ -12,9 +12,11 @@ from gristmill_worker.engine.scheduler import Scheduler
 from gristmill_worker.engine.sequence import Sequence, SequenceStatus
 
 
-def make_sequence(arrival: int, prompt_ids: list[int], max_tokens: int) -> Sequence:
+def make_sequence(
+    arrival: int, prompt_ids: list[int], max_tokens: int, *, ignore_eos: bool = False
+) -> Sequence:
     row, prompt = Row(arrival, str(arrival)), Prompt(tuple(prompt_ids))
-    job = Job((row,), (prompt,), SamplingParams(max_tokens))
+    job = Job((row,), (prompt,), SamplingParams(max_tokens, ignore_eos=ignore_eos))
     return Sequence(str(arrival), job, arrival, NOTHING)
 
 
@@ -135,3 +137,23 @@ def test_a_row_waits_only_while_its_prefix_is_being_computed() -> None:
 
     assert first == [0, 2]
     assert [seq.arrival for seq in scheduler.waiting] == [1]
+
+
+def test_near_the_end_the_longest_expected_work_goes_first() -> None:
+    scheduler = make_scheduler(64, max_num_seqs=2, max_num_batched_tokens=16)
+    for arrival, max_tokens in enumerate([9, 9, 2, 7]):
+        scheduler.add(make_sequence(arrival, [arrival] * 3, max_tokens, ignore_eos=True))
+    while len(scheduler.waiting) > 1:
+        step(scheduler)
+
+    assert [seq.arrival for seq in scheduler.waiting] == [2]
+
+
+def test_with_more_work_behind_the_order_of_arrival_counts() -> None:
+    scheduler = make_scheduler(64, max_num_seqs=2, max_num_batched_tokens=16)
+    for arrival, max_tokens in enumerate([9, 9, 2, 7, 8]):
+        scheduler.add(make_sequence(arrival, [arrival] * 3, max_tokens, ignore_eos=True))
+    while len(scheduler.waiting) > 2:
+        step(scheduler)
+
+    assert [seq.arrival for seq in scheduler.waiting] == [3, 4]

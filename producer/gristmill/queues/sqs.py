@@ -24,7 +24,7 @@ from gristmill.aws import aws_session, client_config, parse_aws_url
 from gristmill.errors import QueueError, UsageError
 from gristmill.messages import CONTROL_LANE
 from gristmill.queues.base import LaneStats, Lease, Room, as_lanes, check_body
-from gristmill.queues.sqs_lanes import SqsLanes, is_gone
+from gristmill.queues.sqs_lanes import SqsLanes, count_messages, is_gone
 from gristmill.queues.sqs_leases import MAX_BATCH, MAX_HOLD_S, Ask, Held, SqsLeases
 from gristmill.queues.sqs_message import SIZES, new_dead_letter, new_message, sizes_of
 
@@ -199,8 +199,15 @@ class SqsQueue:
         """SQS counts roughly and a minute late, and what is released with a delay as leased."""
         url, dead_url = self._lanes.existing_urls(lane)
         with self._lanes.explained("counting", lane):
-            waiting, delayed, leased = self._counts(url)
-            return LaneStats(waiting + delayed, leased, sum(self._counts(dead_url)), None)
+            try:
+                visible, leased = count_messages(self._calls, url)
+                dead = sum(count_messages(self._calls, dead_url))
+                return LaneStats(visible, leased, dead, None)
+            except ClientError as error:
+                if not is_gone(error):
+                    raise
+        self._lanes.forget(lane)
+        return LaneStats(0, 0, 0, None)
 
     def close(self) -> None:
         self._calls.close()
@@ -256,24 +263,6 @@ class SqsQueue:
                 for id, held in batch.items()
             ],
         ).get("Failed", ())
-
-    def _counts(self, url: str | None) -> tuple[int, int, int]:
-        """Messages that wait, that wait for their time, and that somebody holds."""
-        if url is None:
-            return 0, 0, 0
-        found = self._calls.get_queue_attributes(
-            QueueUrl=url,
-            AttributeNames=[
-                "ApproximateNumberOfMessages",
-                "ApproximateNumberOfMessagesDelayed",
-                "ApproximateNumberOfMessagesNotVisible",
-            ],
-        )["Attributes"]
-        return (
-            int(found.get("ApproximateNumberOfMessages", 0)),
-            int(found.get("ApproximateNumberOfMessagesDelayed", 0)),
-            int(found.get("ApproximateNumberOfMessagesNotVisible", 0)),
-        )
 
     def _on_lane(
         self, lane: str, ask: Callable[[str], T], *, queue_url: Callable[[str], str] | None = None

@@ -56,6 +56,23 @@ def _short(code: str) -> str:
     return code.removeprefix("AWS.SimpleQueueService.")
 
 
+def count_messages(client: SQSClient, url: str | None) -> tuple[int, int]:
+    """Messages that wait and that somebody holds, roughly; none where there is no queue."""
+    if url is None:
+        return 0, 0
+    found = client.get_queue_attributes(
+        QueueUrl=url,
+        AttributeNames=[
+            "ApproximateNumberOfMessages",
+            "ApproximateNumberOfMessagesDelayed",
+            "ApproximateNumberOfMessagesNotVisible",
+        ],
+    )["Attributes"]
+    waiting = int(found.get("ApproximateNumberOfMessages", 0))
+    delayed = int(found.get("ApproximateNumberOfMessagesDelayed", 0))
+    return waiting + delayed, int(found.get("ApproximateNumberOfMessagesNotVisible", 0))
+
+
 class SqsLanes:
     """The queues `PREFIX-LANE` and `PREFIX-LANE-dead` of one account and region.
 
@@ -97,7 +114,11 @@ class SqsLanes:
     def existing_urls(self, lane: str) -> tuple[str | None, str | None]:
         """The queue of a Lane and that of its dead letters, each None when it is not there."""
         check_lane(lane)
-        return self._find(self._name(lane)), self._find(self._name(lane + _DEAD))
+        with self._lock:
+            for key in (lane, lane + _DEAD):
+                if key not in self._urls and (url := self._find(self._name(key))):
+                    self._urls[key] = url
+            return self._urls.get(lane), self._urls.get(lane + _DEAD)
 
     def forget(self, lane: str) -> None:
         """Look the queue up again at its next use: somebody removed it."""

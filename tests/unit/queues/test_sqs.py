@@ -13,6 +13,7 @@ from aws_server import AwsServer, aws
 from unruly_proxy import Reply, Request, Rule, UnrulyProxy, json_reply, unruly_proxy
 
 from gristmill.errors import QueueRefused, UsageError
+from gristmill.queues.base import LaneStats
 from gristmill.queues.open import open_queue
 from gristmill.queues.sqs import SqsQueue, open_url
 
@@ -240,6 +241,7 @@ def test_B36_F15_a_queue_that_was_removed_is_made_again(
     (lease,) = queue.receive("bulk", 1, 0)
     remove()
 
+    assert queue.stats("bulk") == LaneStats(0, 0, 0, None)
     assert queue.renew([lease]) == set()
     assert not queue.ack(lease)
     assert queue.receive("bulk", 1, 0) == []

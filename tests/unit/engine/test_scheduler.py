@@ -141,7 +141,7 @@ def test_a_row_waits_only_while_its_prefix_is_being_computed() -> None:
 
 def test_near_the_end_the_longest_expected_work_goes_first() -> None:
     scheduler = make_scheduler(64, max_num_seqs=2, max_num_batched_tokens=16)
-    for arrival, max_tokens in enumerate([9, 9, 2, 7]):
+    for arrival, max_tokens in enumerate([9, 3, 2, 7]):
         scheduler.add(make_sequence(arrival, [arrival] * 3, max_tokens, ignore_eos=True))
     while len(scheduler.waiting) > 1:
         step(scheduler)
@@ -151,7 +151,7 @@ def test_near_the_end_the_longest_expected_work_goes_first() -> None:
 
 def test_with_more_work_behind_the_order_of_arrival_counts() -> None:
     scheduler = make_scheduler(64, max_num_seqs=2, max_num_batched_tokens=16)
-    for arrival, max_tokens in enumerate([9, 9, 2, 7, 8]):
+    for arrival, max_tokens in enumerate([9, 3, 2, 7, 8]):
         scheduler.add(make_sequence(arrival, [arrival] * 3, max_tokens, ignore_eos=True))
     while len(scheduler.waiting) > 2:
         step(scheduler)

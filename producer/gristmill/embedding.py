@@ -33,6 +33,11 @@ class EmbeddingParams:
     dimensions: int | None = None
     base64: bool = False
 
+    @property
+    def pools_all_tokens(self) -> bool:
+        """Whether tokens must be computed whose keys lie in a prefix cache."""
+        return self.pooling is not Pooling.LAST
+
 
 def generates_nothing(config: Mapping[str, Any]) -> bool:
     """Whether a config.json is that of a model without a language-model head.

@@ -13,7 +13,7 @@ from tiny import greedy_alone, greedy_job, prompts
 
 from gristmill.errors import OutOfMemory
 from gristmill.types import FinishReason, Job, Prompt, Row, SamplingParams
-from gristmill_worker.engine.base import Generated
+from gristmill_worker.engine.base import Finished, Generated
 from gristmill_worker.engine.engine import ContinuousBatchingEngine, EngineConfig
 
 
@@ -156,18 +156,19 @@ def test_a_row_with_nan_fails_alone(model_pair: Any) -> None:
 def test_times_are_measured_for_every_token(model_pair: Any) -> None:
     _, loaded = model_pair("llama")
     now = [100.0]
+    config = EngineConfig(kv_cache_bytes=2**20, block_size=4, max_num_batched_tokens=64)
+    engine = ContinuousBatchingEngine(loaded, config, clock=lambda: now[0])
+    [prompt] = prompts([100])
+    engine.add("row", greedy_job(prompt, 4, ignore_eos=True))
 
-    def clock() -> float:
+    ends: list[Finished] = []
+    while engine.num_live:
         now[0] += 0.25
-        return now[0]
+        ends += engine.step().finished
 
-    config = EngineConfig(kv_cache_bytes=2**20, block_size=4)
-    engine = ContinuousBatchingEngine(loaded, config, clock=clock)
-    [prompt] = prompts([5])
-
-    finished = run(engine, [("row", greedy_job(prompt, 4, ignore_eos=True))])["row"]
-
-    assert finished.generated.times_ms == (250, 500, 750, 1000)
+    [finished] = ends
+    assert finished.generated.times_ms == (500, 750, 1000, 1250)
+    assert (finished.queue_s, finished.prefill_s) == (0.25, 0.25)  # a step that takes no time
 
 
 def test_too_little_memory_is_said_at_the_start(model_pair: Any) -> None:

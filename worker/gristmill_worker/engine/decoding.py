@@ -15,12 +15,13 @@ from gristmill_worker.engine.detokenizer import (
 )
 from gristmill_worker.engine.grammar import Bits, GrammarState
 from gristmill_worker.engine.penalties import TokenCounts
+from gristmill_worker.engine.pooling import Pooler
 from gristmill_worker.engine.sampler import SamplingRow, Unsampled
 from gristmill_worker.engine.sequence import Sequence
 
 
 class Decoding:
-    """`started_s` is when the row entered the engine; a resumed one, as if it had never left."""
+    """`now` is when the row enters the engine; `started_s` as if a resumed one had never left."""
 
     def __init__(
         self,
@@ -28,12 +29,14 @@ class Decoding:
         decoder: Decoder,
         eos_token_ids: frozenset[int],
         *,
-        started_s: float,
+        now: float,
         grammar: GrammarState | None = None,
     ) -> None:
         self._seq = seq
         self._decoder = decoder if seq.params.skip_special_tokens else WithSpecialTokens(decoder)
-        self.started_s = started_s
+        self.started_s = now - (seq.times_ms[-1] / 1000 if seq.times_ms else 0)
+        self.stretches = Stretches(now, knows_prefill=not seq.times_ms)
+        self.pooler = None if seq.embedding is None else Pooler(seq.embedding)
         self.grammar = grammar
         params = seq.params
         eos = frozenset[int]() if params.ignore_eos else eos_token_ids
@@ -109,3 +112,34 @@ class Decoding:
         return (
             seq.num_generated_tokens > seq.params.min_tokens and seq.token_ids[-1] in self._end_ids
         )
+
+
+class Stretches:
+    """How long a row waits in the engine, and how long its prompt takes, in seconds."""
+
+    def __init__(self, now: float, *, knows_prefill: bool) -> None:
+        self._added_s = now
+        self._knows_prefill = knows_prefill
+        self._began_s: float | None = None
+        self._prefilled_s: float | None = None
+
+    def begin(self, now: float) -> None:
+        """The first step that computes anything of the row begins."""
+        if self._began_s is None:
+            self._began_s = now
+
+    def end_prefill(self, now: float) -> None:
+        """The first token is there, or the end of a prompt that gets none."""
+        if self._prefilled_s is None:
+            self._prefilled_s = now
+
+    @property
+    def queue_s(self) -> float:
+        return 0.0 if self._began_s is None else self._began_s - self._added_s
+
+    @property
+    def prefill_s(self) -> float | None:
+        """None where an earlier Attempt had the first token, or nothing was computed."""
+        if self._began_s is None or self._prefilled_s is None or not self._knows_prefill:
+            return None
+        return self._prefilled_s - self._began_s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from gristmill_worker.engine.grammar import Grammars
 from gristmill_worker.engine.kv_cache import KVCache
 from gristmill_worker.engine.logprobs import ModelDistribution
 from gristmill_worker.engine.model_runner import ModelRunner
+from gristmill_worker.engine.pooling import NOT_FINITE
+from gristmill_worker.engine.prompt_values import invalid_output, take_scores, take_states
 from gristmill_worker.engine.sampler import Unsampled, sample
 from gristmill_worker.engine.scheduler import Drafting, Scheduled, Scheduler
 from gristmill_worker.engine.sequence import Sequence
@@ -119,7 +120,7 @@ class ContinuousBatchingEngine:
             seq,
             self._loaded.tokenizer,
             self._loaded.eos_token_ids,
-            started_s=self._clock() - (seq.times_ms[-1] / 1000 if seq.times_ms else 0),
+            now=self._clock(),
             grammar=self._grammars.state(
                 seq.params.grammar, num_prompt_tokens=seq.num_prompt_tokens
             ),
@@ -153,6 +154,7 @@ class ContinuousBatchingEngine:
         num_known_tokens = sum(item.num_known_tokens for item in plan.scheduled)
         num_decoding = num_decode_tokens = 0
         if plan.scheduled:
+            began_s = self._clock()
             batch = build_forward_batch(
                 plan.scheduled, self._config.block_size, self._runner.device
             )
@@ -165,7 +167,10 @@ class ContinuousBatchingEngine:
                 for item in ending
                 for ahead in range(1 + len(item.drafts))
             ]
-            _take_scores(plan.scheduled, self._runner.score(batch))
+            if batch.is_pooled:
+                poolers = [self._decoding[item.seq.seq_id].pooler for item in plan.scheduled]
+                take_states(plan.scheduled, poolers, self._runner.hidden_states())
+            take_scores(plan.scheduled, self._runner.score(batch))
             self.scheduler.advance(plan)
             # Read before the Sampler changes the logits.
             distribution = ModelDistribution(logits, [row.params for row in rows])
@@ -175,6 +180,7 @@ class ContinuousBatchingEngine:
             num_decode_tokens = _num_generated(decoding) - num_before
             advanced = [item.seq for item in ending]
             in_step = [item.seq for item in plan.scheduled if item.seq.has_ended]
+            self._note_times(plan.scheduled, began_s)
             self.scheduler.finish(in_step)
             ended += in_step
         return StepOutput(
@@ -211,7 +217,7 @@ class ContinuousBatchingEngine:
     ) -> None:
         if isinstance(token_id, Unsampled):
             problem = self._decoding[seq.seq_id].problem(token_id)
-            seq.error = _invalid_output(problem, at=seq.num_tokens)
+            seq.error = invalid_output(problem, at=seq.num_tokens)
             return
         decoding = self._decoding[seq.seq_id]
         seq.token_ids.append(token_id)
@@ -220,7 +226,23 @@ class ContinuousBatchingEngine:
             seq.logprobs.append(logprob)
         seq.finish_reason = decoding.finish_reason(self.max_model_len)
 
+    def _note_times(self, scheduled: Iterable[Scheduled], began_s: float) -> None:
+        now = self._clock()
+        for item in scheduled:
+            stretches = self._decoding[item.seq.seq_id].stretches
+            stretches.begin(began_s)
+            if item.seq.num_generated_tokens or item.seq.has_ended:
+                stretches.end_prefill(now)
+
     def _refusal(self, seq: Sequence) -> RowError | None:
+        if seq.embedding is not None and not self._runner.makes_vectors:
+            return RowError(
+                "unsupported_model",
+                "This model does not show its last hidden states, so no vector can be made of "
+                "them. Use another model for embeddings.",
+                None,
+                400,
+            )
         if not seq.num_prompt_tokens:
             return RowError("invalid_request", "The prompt has no tokens.", "prompt", 400)
         # A prompt that is only scored needs no room for a token behind it, nor for its last one.
@@ -242,6 +264,9 @@ class ContinuousBatchingEngine:
         self._forget(seq)
         if seq.error is not None:
             return Finished(seq.seq_id, error=seq.error)
+        vector = decoding.pooler and decoding.pooler.vector(seq.num_prompt_tokens)
+        if decoding.pooler is not None and vector is None:
+            return Finished(seq.seq_id, error=NOT_FINITE)
         text = decoding.text()
         return Finished(
             seq.seq_id,
@@ -254,6 +279,9 @@ class ContinuousBatchingEngine:
             text_offsets=decoding.text_offsets(text) if seq.params.logprobs is not None else (),
             token_bytes=self._bytes_of(seq),
             scored=tuple(seq.scored),
+            embedding=vector or (),
+            queue_s=decoding.stretches.queue_s,
+            prefill_s=decoding.stretches.prefill_s,
         )
 
     def _bytes_of(self, seq: Sequence) -> dict[int, bytes]:
@@ -266,25 +294,6 @@ class ContinuousBatchingEngine:
 
     def _forget(self, seq: Sequence) -> None:
         del self._live[seq.seq_id], self._decoding[seq.seq_id]
-
-
-def _take_scores(scheduled: Iterable[Scheduled], scores: Iterable[TokenLogprob]) -> None:
-    """Hand the log-probabilities that a step found to the Sequences whose prompts they are of."""
-    found = iter(scores)
-    for item in scheduled:
-        of_item = list(itertools.islice(found, len(item.newly_scored)))
-        item.seq.scored += of_item
-        if any(math.isnan(one.logprob) for one in of_item):
-            item.seq.error = _invalid_output(Unsampled.NAN.value, at=item.seq.num_computed_tokens)
-
-
-def _invalid_output(problem: str, *, at: int) -> RowError:
-    return RowError(
-        "model_output_invalid",
-        f"{problem} at token {at} of this row.",
-        status_code=500,
-        type="server_error",
-    )
 
 
 def _generated(seq: Sequence) -> Generated:

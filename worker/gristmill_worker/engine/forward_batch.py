@@ -30,6 +30,8 @@ class ForwardBatch:
     logits_indices: torch.Tensor  # [S] int64: packed rows whose logits are wanted
     metadata: AttentionMetadata
     scored: ScoredTokens | None = None
+    #: Whether hidden states are wanted too.
+    is_pooled: bool = False
 
 
 def build_forward_batch(
@@ -67,6 +69,7 @@ def build_forward_batch(
             context_lens=_upload(span_table[:, 2].int(), device),
         ),
         scored=_scored_tokens(scheduled, device),
+        is_pooled=any(item.seq.embedding is not None for item in scheduled),
     )
 
 

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from gristmill_worker.models.hook import forward_context
+from gristmill_worker.models.probe import CallRecorder
+
 
 class Head:
     """What makes logits of a model's hidden states: projection, scale, soft cap and the like.
@@ -58,6 +61,33 @@ class Head:
             del self._backbone.forward
         logits: torch.Tensor = found.logits[0]
         return logits
+
+    def hidden_states(self) -> torch.Tensor:  # [T, hidden_size]
+        """The last hidden states of all tokens of the forward pass that is remembered."""
+        assert self.is_split, "there is no forward pass to read"
+        states: torch.Tensor = self._output[0][0]
+        return states
+
+    def shows_hidden_states(self) -> bool:
+        """Whether what the backbone gives is what the model itself calls its last hidden states.
+
+        Attention answers with zeros here, which is as good as any: the two are compared, not read.
+        """
+        try:
+            with self.remembering(), forward_context(CallRecorder()):
+                said = self._model(
+                    input_ids=torch.zeros(1, 3, dtype=torch.long, device=self._device),
+                    position_ids=torch.arange(3, device=self._device)[None],
+                    use_cache=False,
+                    output_hidden_states=True,
+                ).hidden_states
+            return self.is_split and said is not None and torch.equal(said[-1], self._output[0])
+        finally:
+            self.forget()
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self._model.parameters()).device
 
     def _remember(self, module: nn.Module, args: Any, output: Any) -> None:
         self._output = output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from dataclasses import replace
@@ -40,11 +41,21 @@ class ModelRunner:
     @torch.inference_mode()
     def run(self, batch: ForwardBatch) -> torch.Tensor:  # [S, vocab_size] float32
         """The logits that are wanted; they may be written over by the next call."""
-        if batch.scored is not None:
+        if batch.scored is not None or batch.is_pooled:
             with self._head.remembering():
                 return self._forward(batch)
         logits = None if self._graphs is None else self._graphs.run(batch)
         return self._forward(batch) if logits is None else logits
+
+    @functools.cached_property
+    def makes_vectors(self) -> bool:
+        """Whether the model shows its last hidden states, and they are what it says they are."""
+        with torch.inference_mode():
+            return self._head.shows_hidden_states()
+
+    def hidden_states(self) -> torch.Tensor:  # [T, hidden_size]
+        """The last hidden states of the batch that `run` has just run, if it `is_pooled`."""
+        return self._head.hidden_states()
 
     @torch.inference_mode()
     def score(self, batch: ForwardBatch) -> list[TokenLogprob]:
@@ -54,6 +65,7 @@ class ModelRunner:
         runs once more for each slice, which writes the same keys and values again.
         """
         if batch.scored is None:
+            self._head.forget()
             return []
         reports: list[TokenLogprob] = []
         for begin in range(0, len(batch.scored.token_ids), _SCORED_AT_ONCE):

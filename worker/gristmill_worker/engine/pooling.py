@@ -27,11 +27,6 @@ class Pooler:
         self._params = params
         self._pooled = torch.empty(0)
 
-    @property
-    def needs_all_tokens(self) -> bool:
-        """Whether tokens that lie in the prefix cache must be computed again."""
-        return self._params.pooling is not Pooling.LAST
-
     @torch.inference_mode()
     def take(self, hidden: torch.Tensor, *, begin: int) -> None:
         """The states [n, hidden_size] of tokens `begin` and following. 0 begins anew."""

@@ -31,6 +31,8 @@ class Sequence:
         self.arrival = arrival
         self.num_prompt_tokens = len(job.prompt_ids)
         self.scored_from = job.prompt.scored_from
+        #: How its vector is made, if the Job asks for one.
+        self.embedding = job.embedding
         #: One for each of the prompt's tokens from `scored_from` on, as far as they are computed.
         self.scored: list[TokenLogprob] = []
         self.token_ids: list[int] = [*job.prompt_ids, *resume.token_ids]
@@ -71,7 +73,9 @@ class Sequence:
 
         Where none is to be decoded, nobody asks what follows the last token of the prompt.
         """
-        return self.num_tokens if self.finish_reason is None else self.num_prompt_tokens - 1
+        if self.finish_reason is None or self.embedding is not None:
+            return self.num_tokens
+        return self.num_prompt_tokens - 1
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -90,11 +94,14 @@ class Sequence:
         found."""
         if self.num_unscored_tokens:
             return self.num_prompt_tokens - self.num_unscored_tokens - 1
+        if self.embedding is not None and self.embedding.pools_all_tokens:
+            return 0
         return self.num_tokens - 1
 
     @property
     def has_ended(self) -> bool:
-        is_answered = self.finish_reason is not None and not self.num_unscored_tokens
+        is_pooled = self.embedding is None or not self.num_uncomputed_tokens
+        is_answered = self.finish_reason is not None and not self.num_unscored_tokens and is_pooled
         return is_answered or self.error is not None
 
     @property

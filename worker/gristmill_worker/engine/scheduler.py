@@ -11,7 +11,9 @@ What must stay true:
   into the cache alone (`Engine.add` sees to it), so it always gets to its end.
 * Fairness: Sequences are admitted in the order of their arrival. One that finds no room holds back
   all behind it; only one that waits for a shared prefix, which a running Sequence computes at this
-  moment, is stepped over.
+  moment, is stepped over. When no more wait than fit into one step, the end of the batch may be
+  near: then the longest expected work goes first, so that the last step is not one lonely row, but
+  nobody is overtaken by any of those that arrived `max_num_seqs` or more behind it.
 """
 
 from __future__ import annotations
@@ -185,6 +187,8 @@ class Scheduler:
             hash_ for seq in self.running for hash_ in self._uncomputed_block_hashes(seq)
         }
         reserved = sum(self._expected_growth(seq) for seq in self.running)
+        if len(self.waiting) <= self.max_num_seqs:
+            self._put_longest_first()
         stepped_over: list[Sequence] = []
         while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
             if len(stepped_over) == self._LOOKAHEAD:
@@ -203,6 +207,19 @@ class Scheduler:
             scheduled.append(Scheduled(seq, num_tokens))
             budget -= num_tokens
         self.waiting.extendleft(reversed(stepped_over))
+
+    def _put_longest_first(self) -> None:
+        """Those that were preempted stay in front: others would take the room they wait for."""
+        oldest = min((seq.arrival for seq in self.waiting), default=0)
+
+        def place(seq: Sequence) -> tuple[int, int, int]:
+            if seq.num_preemptions:
+                return 0, 0, seq.arrival
+            if seq.arrival >= oldest + self.max_num_seqs:
+                return 2, 0, seq.arrival
+            return 1, -self._expected_new_tokens(seq), seq.arrival
+
+        self.waiting = deque(sorted(self.waiting, key=place))
 
     def _add_drafts(self, scheduled: list[Scheduled], drafting: Drafting) -> None:
         """Fill the places of rows that are not there, as far as it pays."""
@@ -255,8 +272,15 @@ class Scheduler:
     def _expected_num_tokens(self, seq: Sequence) -> int:
         if seq.finish_reason is not None:
             return seq.num_tokens_to_compute
-        expected_output = min(seq.params.max_tokens, self._expected_output)
-        return seq.num_tokens + max(1, round(expected_output - seq.num_generated_tokens))
+        return seq.num_tokens + self._expected_new_tokens(seq)
+
+    def _expected_new_tokens(self, seq: Sequence) -> int:
+        if seq.finish_reason is not None:
+            return 0
+        expected_output: float = seq.params.max_tokens
+        if not seq.params.ignore_eos:
+            expected_output = min(expected_output, self._expected_output)
+        return max(1, round(expected_output - seq.num_generated_tokens))
 
     def _uncomputed_block_hashes(self, seq: Sequence) -> Iterable[int]:
         if not self.block_manager.prefix_caching:

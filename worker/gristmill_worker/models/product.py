@@ -53,7 +53,7 @@ class CompiledMatrix:
         width = packing.panel_width
         missing = -self._out_features % width
         padded = torch.nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight
-        self._panels = padded.unflatten(0, (-1, width)).transpose(1, 2).contiguous()
+        self._panels = padded.reshape(-1, width, self._in_features).transpose(1, 2).contiguous()
 
     def multiply(
         self,
@@ -84,4 +84,5 @@ class CompiledMatrix:
         return product.view(*x.shape[:-1], self._out_features)
 
     def plain(self) -> torch.Tensor:  # [out, in]
-        return self._panels.transpose(1, 2).flatten(0, 1)[: self._out_features]
+        columns = self._panels.transpose(1, 2).reshape(-1, self._in_features)
+        return columns[: self._out_features]

@@ -19,7 +19,8 @@
 #define LANES 8      /* floats of one vector */
 #define TILE 16      /* keys of one step: two vectors; block_size is a multiple of it */
 #define LINE 16      /* floats of one cache line */
-#define AHEAD 128    /* keys whose values are fetched while scores are computed */
+#define AHEAD 4      /* tiles between the one that is fetched and the one in use */
+#define EARLY 16     /* tiles of values, and of the next item's keys, that are fetched still earlier */
 #define ROWS 4       /* query rows that share one reading of the keys */
 #define ITEM_ROWS 32 /* query rows of one unit of parallel work */
 
@@ -66,17 +67,22 @@ static inline vec tanh_vec(vec x) {
     return select_vec(x < 0, -t, t);
 }
 
-/* Scores of N queries against one tile of keys, and their share of one tile of values. `next` is
- * the tile after it: Blocks lie in different pages, into which the hardware does not look ahead. */
+/* Asks for a cache line to come into the second cache. The first has room for a few lines under way
+ * only, which is less than what memory can have. */
+#define FETCH(address) __builtin_prefetch((address), 0, 2)
+
+/* Scores of N queries against one tile of keys, and their share of one tile of values. Meanwhile
+ * the tiles of keys and values at `next_k` and `next_v` are fetched: Blocks lie in different pages,
+ * into which the hardware does not look ahead. */
 #define DEFINE_TILE(N)                                                                            \
-    static inline void scores_##N(const float *const *q, const float *k, const float *next,       \
-                                  const float *v, int64_t k_dim, int64_t stride,                  \
+    static inline void scores_##N(const float *const *q, const float *k, const float *next_k,     \
+                                  const float *next_v, int64_t k_dim, int64_t stride,             \
                                   float *const *out) {                                            \
         vec a[N], b[N];                                                                           \
         for (int r = 0; r < N; r++) a[r] = b[r] = (vec){0};                                       \
         for (int64_t d = 0; d < k_dim; d++) {                                                     \
-            __builtin_prefetch(next + d * stride);                                                \
-            __builtin_prefetch(v + d * LINE);                                                     \
+            FETCH(next_k + d * stride);                                                           \
+            FETCH(next_v + d * LINE);                                                             \
             vec ka = *(const vec_u *)(k + d * stride);                                            \
             vec kb = *(const vec_u *)(k + d * stride + LANES);                                    \
             for (int r = 0; r < N; r++) a[r] += ka * q[r][d], b[r] += kb * q[r][d];               \
@@ -84,15 +90,17 @@ static inline vec tanh_vec(vec x) {
         for (int r = 0; r < N; r++)                                                               \
             *(vec_u *)out[r] = a[r], *(vec_u *)(out[r] + LANES) = b[r];                           \
     }                                                                                             \
-    static inline void mix_##N(const float *const *p, const float *v, const float *next,          \
-                               int64_t v_dim, int count, float *const *out) {                     \
+    static inline void mix_##N(const float *const *p, const float *v, const float *next_k,        \
+                               int64_t stride, const float *next_v, int64_t v_dim, int count,     \
+                               float *const *out) {                                               \
         int64_t d = 0;                                                                            \
         for (; d + 2 * LANES <= v_dim; d += 2 * LANES) {                                          \
             vec a[N], b[N];                                                                       \
             for (int r = 0; r < N; r++)                                                           \
                 a[r] = *(vec_u *)(out[r] + d), b[r] = *(vec_u *)(out[r] + d + LANES);             \
             for (int j = 0; j < count; j++) {                                                     \
-                __builtin_prefetch(next + j * v_dim + d);                                         \
+                FETCH(next_k + (d + j) * stride);                                                 \
+                FETCH(next_v + j * v_dim + d);                                                    \
                 vec va = *(const vec_u *)(v + j * v_dim + d);                                     \
                 vec vb = *(const vec_u *)(v + j * v_dim + d + LANES);                             \
                 for (int r = 0; r < N; r++) a[r] += va * p[r][j], b[r] += vb * p[r][j];           \
@@ -109,19 +117,40 @@ DEFINE_TILE(2)
 DEFINE_TILE(3)
 DEFINE_TILE(4)
 
-/* `rows` consecutive query rows (token-major, head within the group minor) of one key head. */
-static void attend_rows(const Call *c, const float *query, const float *keys, const float *values,
-                        const float *sinks, float *out, const int32_t *table, int64_t start,
-                        int64_t num_tokens, int64_t context_len, int64_t kv_head, int64_t row,
-                        int rows, float *buffer, int64_t buffer_stride) {
+/* One key head of one Sequence's context. */
+typedef struct {
+    const float *keys, *values;
+    const int32_t *table;
+    int64_t kv_head, end; /* end: positions of the context */
+} Context;
+
+static inline const float *key_tile(const Call *c, const Context *x, int64_t t) {
+    return x->keys +
+           (x->table[t / c->block_size] * c->num_kv_heads + x->kv_head) * c->k_dim * c->block_size +
+           t % c->block_size;
+}
+
+static inline const float *value_tile(const Call *c, const Context *x, int64_t t) {
+    return x->values +
+           ((x->table[t / c->block_size] * c->num_kv_heads + x->kv_head) * c->block_size +
+            t % c->block_size) *
+               c->v_dim;
+}
+
+/* `rows` consecutive query rows (token-major, head within the group minor) of one key head. The
+ * first `num_fetched` tiles of keys have been fetched; gives the number of those of `after`. */
+static int64_t attend_rows(const Call *c, const float *query, const float *sinks, float *out,
+                           const Context *x, const Context *after, int64_t num_fetched,
+                           int64_t start, int64_t num_tokens, int64_t row, int rows, float *buffer,
+                           int64_t buffer_stride) {
     const int64_t group = c->num_heads / c->num_kv_heads;
     const float *q[ROWS];
     float *o[ROWS], *s[ROWS];
-    int64_t from[ROWS], to[ROWS], head[ROWS], begin = context_len, end = 0;
+    int64_t from[ROWS], to[ROWS], head[ROWS], begin = x->end, end = 0;
     for (int r = 0; r < rows; r++) {
         int64_t token = (row + r) / group;
-        head[r] = kv_head * group + (row + r) % group;
-        int64_t position = context_len - num_tokens + token;
+        head[r] = x->kv_head * group + (row + r) % group;
+        int64_t position = x->end - num_tokens + token;
         from[r] = 0;
         if (c->sliding_window && position + 1 > c->sliding_window)
             from[r] = position + 1 - c->sliding_window;
@@ -134,43 +163,36 @@ static void attend_rows(const Call *c, const float *query, const float *keys, co
         s[r] = buffer + r * buffer_stride;
     }
     begin -= begin % TILE;
-    const int64_t head_keys = c->k_dim * c->block_size, head_values = c->v_dim * c->block_size;
+    const int64_t fetched = begin + num_fetched * TILE, early = begin + EARLY * TILE;
     vec largest[ROWS];
     for (int r = 0; r < rows; r++) largest[r] = (vec){0} - INFINITY;
     const ivec lanes = {0, 1, 2, 3, 4, 5, 6, 7};
 
     for (int64_t t = begin; t < end; t += TILE) {
-        const int64_t after = t + TILE < end ? t + TILE : t;
-        const float *k = keys + (table[t / c->block_size] * c->num_kv_heads + kv_head) * head_keys +
-                         t % c->block_size;
-        const float *next = keys +
-                            (table[after / c->block_size] * c->num_kv_heads + kv_head) * head_keys +
-                            after % c->block_size;
-        /* The first values are wanted as soon as the scores are there. */
-        const float *v = k;
-        if (t - begin < AHEAD)
-            v = values + (table[t / c->block_size] * c->num_kv_heads + kv_head) * head_values +
-                t % c->block_size * c->v_dim;
+        const int64_t ahead = t + AHEAD * TILE;
+        const float *k = key_tile(c, x, t);
+        const float *next_k = ahead >= fetched && ahead < end ? key_tile(c, x, ahead) : k;
+        const float *next_v = t < early ? value_tile(c, x, t) : k;
         float *tile[ROWS];
         for (int r = 0; r < rows; r++) tile[r] = s[r] + (t - begin);
         switch (rows) {
-            case 1: scores_1(q, k, next, v, c->k_dim, c->block_size, tile); break;
-            case 2: scores_2(q, k, next, v, c->k_dim, c->block_size, tile); break;
-            case 3: scores_3(q, k, next, v, c->k_dim, c->block_size, tile); break;
-            default: scores_4(q, k, next, v, c->k_dim, c->block_size, tile);
+            case 1: scores_1(q, k, next_k, next_v, c->k_dim, c->block_size, tile); break;
+            case 2: scores_2(q, k, next_k, next_v, c->k_dim, c->block_size, tile); break;
+            case 3: scores_3(q, k, next_k, next_v, c->k_dim, c->block_size, tile); break;
+            default: scores_4(q, k, next_k, next_v, c->k_dim, c->block_size, tile);
         }
         for (int r = 0; r < rows; r++)
             for (int64_t u = t; u < t + TILE; u += LANES) {
                 vec_u *scores = (vec_u *)(s[r] + (u - begin));
-                vec x = *scores * c->scale;
-                if (c->softcap != 0.0f) x = tanh_vec(x / c->softcap) * c->softcap;
+                vec y = *scores * c->scale;
+                if (c->softcap != 0.0f) y = tanh_vec(y / c->softcap) * c->softcap;
                 if (u + LANES > to[r] || u < from[r]) {
                     ivec hidden =
                         (lanes < (int32_t)(from[r] - u)) | (lanes >= (int32_t)(to[r] - u));
-                    x = select_vec(hidden, (vec){0} - INFINITY, x);
+                    y = select_vec(hidden, (vec){0} - INFINITY, y);
                 }
-                *scores = x;
-                largest[r] = select_vec(x > largest[r], x, largest[r]);
+                *scores = y;
+                largest[r] = select_vec(y > largest[r], y, largest[r]);
             }
     }
     const int64_t padded = (end - begin + TILE - 1) / TILE * TILE;
@@ -188,41 +210,43 @@ static void attend_rows(const Call *c, const float *query, const float *keys, co
         sum[r] = sinks ? exp_vec((vec){0} + (sinks[head[r]] - top))[0] : 0.0f;
         for (int i = 0; i < LANES; i++) sum[r] += total[i];
     }
+    /* Of a context behind a window only the end is wanted, and where it begins is not known here. */
+    const int64_t wanted = c->sliding_window && after->end > c->sliding_window
+                               ? (after->end - c->sliding_window) / TILE * TILE
+                               : 0;
     for (int64_t t = begin; t < end; t += TILE) {
-        const int64_t after = t + TILE < end ? t + TILE : t;
-        const float *next =
-            values + (table[after / c->block_size] * c->num_kv_heads + kv_head) * head_values +
-            after % c->block_size * c->v_dim;
-        const float *v = values +
-                         (table[t / c->block_size] * c->num_kv_heads + kv_head) * head_values +
-                         t % c->block_size * c->v_dim;
+        const int64_t ahead = t + AHEAD * TILE, theirs = wanted + (t - begin);
+        const float *v = value_tile(c, x, t);
+        const float *next_v = ahead >= early && ahead < end ? value_tile(c, x, ahead) : v;
+        const int is_early = t < early && theirs < after->end;
+        const float *next_k = is_early ? key_tile(c, after, theirs) : v;
+        const int64_t next_stride = is_early ? c->block_size : 0;
         const float *tile[ROWS];
         for (int r = 0; r < rows; r++) tile[r] = s[r] + (t - begin);
         /* Slots after the context were never written: 0 times what lies there may be NaN. */
         int count = end - t < TILE ? (int)(end - t) : TILE;
         switch (rows) {
-            case 1: mix_1(tile, v, next, c->v_dim, count, o); break;
-            case 2: mix_2(tile, v, next, c->v_dim, count, o); break;
-            case 3: mix_3(tile, v, next, c->v_dim, count, o); break;
-            default: mix_4(tile, v, next, c->v_dim, count, o);
+            case 1: mix_1(tile, v, next_k, next_stride, next_v, c->v_dim, count, o); break;
+            case 2: mix_2(tile, v, next_k, next_stride, next_v, c->v_dim, count, o); break;
+            case 3: mix_3(tile, v, next_k, next_stride, next_v, c->v_dim, count, o); break;
+            default: mix_4(tile, v, next_k, next_stride, next_v, c->v_dim, count, o);
         }
     }
     for (int r = 0; r < rows; r++)
         for (int64_t d = 0; d < c->v_dim; d++) o[r][d] /= sum[r];
+    return padded / TILE < EARLY ? padded / TILE : EARLY;
 }
 
-static void write_token(const Call *c, const float *key, const float *value, int64_t slot,
-                        int64_t token, float *keys, float *values) {
-    const int64_t head_keys = c->k_dim * c->block_size, head_values = c->v_dim * c->block_size;
+static void write_head(const Call *c, const float *key, const float *value, int64_t slot,
+                       int64_t token, int64_t kv_head, float *keys, float *values) {
     const int64_t block = slot / c->block_size, offset = slot % c->block_size;
-    for (int64_t h = 0; h < c->num_kv_heads; h++) {
-        float *k = keys + (block * c->num_kv_heads + h) * head_keys + offset;
-        const float *new_key = key + token * c->key_token_stride + h * c->key_head_stride;
-        for (int64_t d = 0; d < c->k_dim; d++) k[d * c->block_size] = new_key[d];
-        memcpy(values + (block * c->num_kv_heads + h) * head_values + offset * c->v_dim,
-               value + token * c->value_token_stride + h * c->value_head_stride,
-               c->v_dim * sizeof(float));
-    }
+    const int64_t head = block * c->num_kv_heads + kv_head;
+    float *k = keys + head * c->k_dim * c->block_size + offset;
+    const float *new_key = key + token * c->key_token_stride + kv_head * c->key_head_stride;
+    for (int64_t d = 0; d < c->k_dim; d++) k[d * c->block_size] = new_key[d];
+    memcpy(values + (head * c->block_size + offset) * c->v_dim,
+           value + token * c->value_token_stride + kv_head * c->value_head_stride,
+           c->v_dim * sizeof(float));
 }
 
 /* spans [num_spans][3]: start, num_tokens, context_len; tables [num_spans][max_blocks];
@@ -230,7 +254,7 @@ static void write_token(const Call *c, const float *key, const float *value, int
 void gristmill_attend(const Call *c, const float *query, const float *key, const float *value,
                       const int64_t *slots, float *keys, float *values, const float *sinks,
                       const int64_t *spans, const int32_t *tables, float *out) {
-    const int64_t group = c->num_heads / c->num_kv_heads;
+    const int64_t group = c->num_heads / c->num_kv_heads, num_kv_heads = c->num_kv_heads;
     int64_t num_items = 0, longest = 0;
     for (int64_t n = 0; n < c->num_spans; n++) {
         num_items += (spans[3 * n + 1] * group + ITEM_ROWS - 1) / ITEM_ROWS;
@@ -243,26 +267,43 @@ void gristmill_attend(const Call *c, const float *query, const float *key, const
             span_of[item] = n;
             row_of[item++] = row;
         }
-    const int64_t stride = longest + 2 * TILE;
+    const int64_t stride = longest + 2 * TILE, last_item = num_items * num_kv_heads;
+    int64_t num_taken = 0;
+    /* A Sequence's only new token is written by those who read it, when it is in their cache. Of
+     * several, all must be there before any is read. */
+    const int writes_first = slots && c->num_tokens > c->num_spans;
 #pragma omp parallel
     {
         float *buffer = malloc(ROWS * stride * sizeof(float));
-        if (slots) {
+        if (writes_first) {
 #pragma omp for schedule(static)
-            for (int64_t t = 0; t < c->num_tokens; t++)
-                write_token(c, key, value, slots[t], t, keys, values);
+            for (int64_t n = 0; n < c->num_spans * num_kv_heads; n++) {
+                const int64_t *span = spans + 3 * (n / num_kv_heads);
+                for (int64_t t = span[0]; span[1] > 1 && t < span[0] + span[1]; t++)
+                    write_head(c, key, value, slots[t], t, n % num_kv_heads, keys, values);
+            }
         }
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < num_items * c->num_kv_heads; i++) {
-            const int64_t n = span_of[i / c->num_kv_heads];
-            const int64_t *span = spans + 3 * n;
-            const int64_t last = span[1] * group;
-            const int64_t first = row_of[i / c->num_kv_heads];
+        int64_t i, next, num_fetched = 0;
+#pragma omp atomic capture
+        i = num_taken++;
+        for (; i < last_item; i = next) {
+#pragma omp atomic capture
+            next = num_taken++;
+            const int64_t n = span_of[i / num_kv_heads], *span = spans + 3 * n;
+            const int64_t m = next < last_item ? span_of[next / num_kv_heads] : n;
+            const Context context = {keys, values, tables + n * c->max_blocks, i % num_kv_heads,
+                                     span[2]};
+            const Context after = {keys, values, tables + m * c->max_blocks, next % num_kv_heads,
+                                   next < last_item ? spans[3 * m + 2] : 0};
+            const int64_t first = row_of[i / num_kv_heads], last = span[1] * group;
             const int64_t stop = first + ITEM_ROWS < last ? first + ITEM_ROWS : last;
+            if (slots && span[1] == 1)
+                write_head(c, key, value, slots[span[0]], span[0], context.kv_head, keys, values);
             for (int64_t row = first; row < stop; row += ROWS)
-                attend_rows(c, query, keys, values, sinks, out, tables + n * c->max_blocks, span[0],
-                            span[1], span[2], i % c->num_kv_heads, row,
-                            (int)(stop - row < ROWS ? stop - row : ROWS), buffer, stride);
+                num_fetched = attend_rows(c, query, sinks, out, &context, &after, num_fetched,
+                                          span[0], span[1], row,
+                                          (int)(stop - row < ROWS ? stop - row : ROWS), buffer,
+                                          stride);
         }
         free(buffer);
     }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from aws_server import AwsServer, free_port
@@ -117,6 +120,42 @@ def test_missing_credentials_name_the_variables(
         open_store(aws.s3_url(bucket)).probe()
 
 
+def test_F33_a_wrong_clock_is_said_and_may_be_set(store: Store, proxy: UnrulyProxy) -> None:
+    proxy.rules = [Rule(refuse(403, "RequestTimeTooSkewed"), times=100)]
+
+    with pytest.raises(StoreError, match="clock of this machine is wrong") as caught:
+        store.get("t/x")
+
+    assert caught.value.retryable
+
+
+def test_F32_credentials_that_expire_are_fetched_again(
+    aws: AwsServer,
+    bucket: str,
+    proxy: UnrulyProxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script, config = tmp_path / "credentials.sh", tmp_path / "config"
+    soon = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
+    answer = {"Version": 1, "AccessKeyId": "KEY$n", "SecretAccessKey": "s", "Expiration": soon}
+    script.write_text(
+        f'echo >> "{script}.runs"; n=$(grep -c "" "{script}.runs")\n'
+        f"cat <<END\n{json.dumps(answer)}\nEND\n"
+    )
+    config.write_text(f"[default]\ncredential_process = sh {script}\n")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    store = open_store(aws.s3_url(bucket, endpoint=proxy.url))
+
+    for key in ("t/x", "t/y", "t/z"):
+        store.put(key, b"body")
+
+    signed_by = [request.headers["Authorization"].partition("/")[0] for request in proxy.seen]
+    assert len(set(signed_by)) == 3
+
+
 def test_a_server_that_does_not_answer_may_do_so_later(aws: AwsServer) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
 
@@ -165,6 +204,22 @@ def test_a_server_that_ignores_ranges_is_refused(store: Store, proxy: UnrulyProx
 
     with pytest.raises(StoreRefused, match="knows ranges"):
         store.get("t/x", start=5)
+
+
+def test_B68_a_stream_goes_up_as_it_is_made(store: Store, proxy: UnrulyProxy) -> None:
+    made, most_held = 0, 0
+
+    def chunks() -> Iterator[bytes]:
+        nonlocal made, most_held
+        for _ in range(36):
+            most_held = max(most_held, made - sum(len(request.body) for request in proxy.seen))
+            made += 1_000_000
+            yield bytes(1_000_000)
+
+    store.put_stream("t/x", chunks())
+
+    assert made == store.size("t/x") == 36_000_000
+    assert most_held < 2 * PART_BYTES
 
 
 def test_an_upload_whose_source_breaks_leaves_nothing(

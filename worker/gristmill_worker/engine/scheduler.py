@@ -217,7 +217,9 @@ class Scheduler:
                 return 0, 0, seq.arrival
             if seq.arrival >= oldest + self.max_num_seqs:
                 return 2, 0, seq.arrival
-            return 1, -self._expected_new_tokens(seq), seq.arrival
+            forced = seq.params.max_tokens if seq.params.ignore_eos else 0
+            longest_first = max(forced - seq.num_generated_tokens, self._expected_new_tokens(seq))
+            return 1, -longest_first, seq.arrival
 
         self.waiting = deque(sorted(self.waiting, key=place))
 
@@ -277,9 +279,7 @@ class Scheduler:
     def _expected_new_tokens(self, seq: Sequence) -> int:
         if seq.finish_reason is not None:
             return 0
-        expected_output: float = seq.params.max_tokens
-        if not seq.params.ignore_eos:
-            expected_output = min(expected_output, self._expected_output)
+        expected_output = min(seq.params.max_tokens, self._expected_output)
         return max(1, round(expected_output - seq.num_generated_tokens))
 
     def _uncomputed_block_hashes(self, seq: Sequence) -> Iterable[int]:

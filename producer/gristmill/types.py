@@ -20,6 +20,7 @@ from gristmill.outcome import RowError as RowError
 from gristmill.outcome import Times as Times
 from gristmill.outcome import TokenLogprob as TokenLogprob
 from gristmill.outcome import Usage as Usage
+from gristmill.scoring import Scoring
 
 
 class JobKind(StrEnum):
@@ -34,11 +35,13 @@ class Endpoint(StrEnum):
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
     EMBEDDINGS = "/v1/embeddings"
+    SCORE = "/v1/score"
 
 
 def kind_of(endpoint: Endpoint) -> JobKind:
     """What Jobs of an endpoint ask for, unless a row asks for something else."""
-    return JobKind.EMBED if endpoint is Endpoint.EMBEDDINGS else JobKind.GENERATE
+    kinds = {Endpoint.EMBEDDINGS: JobKind.EMBED, Endpoint.SCORE: JobKind.SCORE}
+    return kinds.get(endpoint, JobKind.GENERATE)
 
 
 class FinishReason(StrEnum):
@@ -98,10 +101,10 @@ class SamplingParams:
     tokens never end the row. `stop_token_ids` end it as the model's end tokens do. With a `grammar`
     only tokens are picked that lead to an answer of that form; those that end the row only where
     it is complete, and where nothing can follow the row ends by itself. Control tokens have no text
-    in an answer, unless `skip_special_tokens` is false. `logprobs` is
-    how many likeliest tokens to report beside each sampled one; None reports no log-probabilities.
-    `n` is the number of Choices of each prompt; the seed of the first one is `seed`. `max_tokens`
-    is 0 for Jobs that generate nothing.
+    in an answer, unless `skip_special_tokens` is false. `logprobs` is how many likeliest tokens to
+    report beside each sampled one; None reports no log-probabilities. `n` is the number of Choices
+    of each prompt; the seed of the first one is `seed`. `max_tokens` is 0 for Jobs that generate
+    nothing. With `echo` the text of the prompt stands before the answer.
     """
 
     max_tokens: int
@@ -123,6 +126,7 @@ class SamplingParams:
     n: int = 1
     grammar: Grammar | None = None
     tools: ToolUse | None = None
+    echo: bool = False
     skip_special_tokens: bool = True
 
     @property
@@ -174,6 +178,8 @@ class Job:
     kind: JobKind = JobKind.GENERATE
     #: Of Jobs that embed.
     embedding: EmbeddingParams | None = None
+    #: What is made of the log-probabilities, of rows of /v1/score.
+    scoring: Scoring | None = None
 
     @property
     def prompt(self) -> Prompt:
@@ -229,9 +235,10 @@ class Choice:
 
     Where the row asks for log-probabilities, `logprobs` and `text_offsets` have one entry for each
     of `token_ids`, also for those whose text a stop string cut off: their offset is the end of the
-    text. `scored` has one entry for each of the prompt's `scored_ids`. `token_bytes` has the bytes
-    of each id that occurs in `token_ids`, `logprobs`, `scored_ids` and `scored`. `embedding` is the
-    prompt's vector (32-bit floats), of Jobs that embed.
+    text. With `echo` the prompt's text stands before, and `text_offsets` has entries for its tokens
+    first. `scored` has one entry for each of the prompt's `scored_ids`. `token_bytes` has the bytes
+    of each id that occurs in `token_ids`, `logprobs`, `scored_ids` and `scored`, and with `echo` in
+    the prompt. `embedding` is the prompt's vector (32-bit floats), of Jobs that embed.
     """
 
     token_ids: tuple[int, ...]

@@ -20,6 +20,7 @@ from gristmill.errors import CorruptDocument, UnsupportedFormat
 from gristmill.histogram import Histogram
 from gristmill.marks import CloseReason, Mark
 from gristmill.packing import pack, unpack, unpack_floats
+from gristmill.scoring import ScoreType, Scoring, TextSize
 from gristmill.types import (
     Bell,
     Checkpoint,
@@ -98,6 +99,7 @@ def encode_shard(shard: Shard) -> bytes:
                     "prompts": [[pack(p.token_ids), p.scored_from] for p in job.prompts],
                     "params": _params_to_wire(job.params),
                     "embedding": job.embedding and asdict(job.embedding),
+                    "scoring": job.scoring and asdict(job.scoring),
                 }
                 for job in shard.jobs
             ],
@@ -115,6 +117,7 @@ def decode_shard(document: bytes) -> Shard:
             params=_params_from_wire(job["params"]),
             kind=JobKind(job["kind"]),
             embedding=_embedding_from_wire(job["embedding"]),
+            scoring=_scoring_from_wire(job["scoring"]),
         )
         for job in body.pop("jobs")
     )
@@ -260,6 +263,13 @@ def _logprobs_from_wire(wire: Sequence[str]) -> tuple[TokenLogprob, ...]:
 
 def _embedding_from_wire(wire: dict[str, Any] | None) -> EmbeddingParams | None:
     return wire and EmbeddingParams(**{**wire, "pooling": Pooling(wire["pooling"])})
+
+
+def _scoring_from_wire(wire: dict[str, Any] | None) -> Scoring | None:
+    if wire is None:
+        return None
+    sizes = tuple(TextSize(**size) for size in wire["sizes"])
+    return Scoring(ScoreType(wire["type"]), sizes, wire["top_logprobs"])
 
 
 def _params_to_wire(params: SamplingParams) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.histogram import Histogram
+from gristmill.scoring import ScoreType, Scoring, TextSize
 from gristmill.types import (
     Checkpoint,
     Choice,
@@ -107,6 +108,7 @@ def test_every_parameter_comes_back_as_it_was() -> None:
         grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}', strict=True),
         tools=ToolUse(ToolFormat.HERMES, ("f", "g")),
         skip_special_tokens=False,
+        echo=True,
     )
     neutral = SamplingParams(max_tokens=1)
     assert not [
@@ -123,7 +125,10 @@ def test_every_parameter_comes_back_as_it_was() -> None:
 
 def test_every_prompt_and_kind_comes_back_as_it_was() -> None:
     prompts = (Prompt((1, 2**32 - 1), scored_from=1), Prompt((7,), scored_from=1), Prompt((3, 4)))
-    jobs = tuple(Job((Row(0, "r"),), prompts, SamplingParams(0), kind) for kind in JobKind)
+    scoring = Scoring(ScoreType.CHOICES, (TextSize(3, 1), TextSize(0, 2)), 5)
+    jobs = tuple(
+        Job((Row(0, "r"),), prompts, SamplingParams(0), kind, scoring=scoring) for kind in JobKind
+    )
 
     assert comes_back(jobs)
 

@@ -11,15 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gristmill.grammar import violation
-from gristmill.types import Choice, FinishReason, Job, RowError, RowResult, Times, Usage
+from gristmill.types import Choice, FinishReason, Job, JobKind, RowError, RowResult, Times, Usage
 from gristmill_worker.engine.base import Finished
 
 
 def computed_choices(job: Job) -> range:
-    """The Choices that take a Sequence each: the greedy ones of one prompt are equal, so the first
-    of them is enough."""
+    """The Choices that take a Sequence each: those of one prompt that are equal, since nothing is
+    drawn, take one together."""
     n = job.params.n
-    return range(0, len(job.prompts) * n, n if job.params.greedy else 1)
+    are_equal = job.params.greedy or job.kind is not JobKind.GENERATE
+    return range(0, len(job.prompts) * n, n if are_equal else 1)
 
 
 def of_choice(job: Job, choice_idx: int) -> Job:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gristmill.types import Choice
+from gristmill.control.logprobs import name, rounded
+from gristmill.types import Choice, TokenLogprob
 
 
 def chat_choice(index: int, choice: Choice, *, with_logprobs: bool) -> dict[str, Any]:
@@ -17,12 +18,14 @@ def chat_choice(index: int, choice: Choice, *, with_logprobs: bool) -> dict[str,
     }
 
 
-def completion_choice(index: int, choice: Choice, *, with_logprobs: bool) -> dict[str, Any]:
-    """An entry of `choices` of a text completion."""
+def completion_choice(
+    index: int, choice: Choice, *, with_logprobs: bool, echoed: tuple[int, ...] = ()
+) -> dict[str, Any]:
+    """An entry of `choices` of a text completion. `echoed` tokens of the prompt are part of it."""
     return {
         "index": index,
         "text": choice.text,
-        "logprobs": _completion_logprobs(choice) if with_logprobs else None,
+        "logprobs": _completion_logprobs(choice, echoed) if with_logprobs else None,
         "finish_reason": choice.finish_reason.value,
     }
 
@@ -34,7 +37,7 @@ def _chat_logprobs(choice: Choice) -> dict[str, Any]:
         token = choice.token_bytes[token_id]
         return {
             "token": token.decode(errors="replace"),
-            "logprob": _rounded(logprob),
+            "logprob": rounded(logprob),
             "bytes": list(token),
         }
 
@@ -48,32 +51,26 @@ def _chat_logprobs(choice: Choice) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
-def _completion_logprobs(choice: Choice) -> dict[str, Any]:
-    """Four lists with one entry for each generated token; the sampled one is in `top_logprobs`."""
-    tokens = [_name(choice.token_bytes[token_id]) for token_id in choice.token_ids]
-    top_logprobs = []
-    for token, at in zip(tokens, choice.logprobs, strict=True):
-        top: dict[str, float] = {}
+def _completion_logprobs(choice: Choice, echoed: tuple[int, ...]) -> dict[str, Any]:
+    """Four lists with one entry for each token, echoed ones first; `top_logprobs` has the token
+    itself too. Nothing stands before the first token of a prompt, so its values are null."""
+    token_ids = (*echoed, *choice.token_ids)
+    tokens = [name(choice.token_bytes[token_id]) for token_id in token_ids]
+    reports: list[TokenLogprob | None] = [None] if echoed else []
+    reports += [*choice.scored, *choice.logprobs]
+    top_logprobs: list[dict[str, float | None] | None] = []
+    for token, at in zip(tokens, reports, strict=True):
+        if at is None:
+            top_logprobs.append(None)
+            continue
+        top: dict[str, float | None] = {}
         for other, logprob in at.top:  # of two tokens with the same bytes the likelier one stays
-            top.setdefault(_name(choice.token_bytes[other]), _rounded(logprob))
-        top.setdefault(token, _rounded(at.logprob))
+            top.setdefault(name(choice.token_bytes[other]), rounded(logprob))
+        top.setdefault(token, rounded(at.logprob))
         top_logprobs.append(top)
     return {
         "tokens": tokens,
-        "token_logprobs": [_rounded(at.logprob) for at in choice.logprobs],
+        "token_logprobs": [None if at is None else rounded(at.logprob) for at in reports],
         "top_logprobs": top_logprobs,
         "text_offset": list(choice.text_offsets),
     }
-
-
-def _name(token: bytes) -> str:
-    """A token as text, or as bytes:\\xf0\\x9f where it is only a part of a character."""
-    try:
-        return token.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)
-
-
-def _rounded(logprob: float) -> float:
-    """Seven digits: all that 32 bits hold. Never -0.0."""
-    return float(f"{logprob:.7g}") + 0.0

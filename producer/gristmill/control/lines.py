@@ -9,9 +9,20 @@ from typing import Any
 
 from gristmill.control.choices import chat_choice, completion_choice
 from gristmill.control.receipt import Origin, receipt
+from gristmill.control.scores import scores
 from gristmill.control.tool_calls import with_tool_calls
 from gristmill.control.vectors import embedding_list
-from gristmill.types import Endpoint, Job, ModelPin, Row, RowError, RowResult, SamplingParams, Usage
+from gristmill.types import (
+    Choice,
+    Endpoint,
+    Job,
+    ModelPin,
+    Row,
+    RowError,
+    RowResult,
+    SamplingParams,
+    Usage,
+)
 
 # Legal inside a JSON string, but many readers of JSON lines split at them.
 _LINE_BREAKS = str.maketrans({c: f"\\u{ord(c):04x}" for c in "\x7f\x85\u2028\u2029"})
@@ -27,7 +38,12 @@ class LineWriter:
 
     def answer(self, row: Row, result: RowResult, job: Job, origin: Origin) -> bytes:
         """The line of a row that was answered, with a receipt of how."""
-        body = self._embeddings(result, job) if job.embedding else self._choices(row, result, job)
+        if job.embedding:
+            body = self._embeddings(result, job)
+        elif job.scoring:
+            body = self._scores(row, result, job)
+        else:
+            body = self._choices(row, result, job)
         body["gristmill"] = receipt(self.model, job, result, origin)
         return self._line(row, response=self._response(row, 200, body), error=None)
 
@@ -35,18 +51,34 @@ class LineWriter:
         assert job.embedding is not None, "asked for by the caller"
         return embedding_list(result, model_name=self.model.name, as_base64=job.embedding.base64)
 
+    def _scores(self, row: Row, result: RowResult, job: Job) -> dict[str, Any]:
+        return {
+            "id": self._id("score-", row),
+            "object": "score",
+            "created": result.finished_at,
+            "model": self.model.name,
+            **scores(result, job),
+            "usage": _usage(result.usage),
+            "system_fingerprint": f"fp_{self.model.revision[:12]}",
+        }
+
     def _choices(self, row: Row, result: RowResult, job: Job) -> dict[str, Any]:
         chat, params = self.endpoint is Endpoint.CHAT, job.params
-        write = chat_choice if chat else completion_choice
+        with_logprobs = params.logprobs is not None
+
+        def entry(i: int, choice: Choice) -> dict[str, Any]:
+            if chat:
+                return chat_choice(i, choice, with_logprobs=with_logprobs)
+            echoed = job.prompts[i // params.n].token_ids if params.echo else ()
+            return completion_choice(i, choice, with_logprobs=with_logprobs, echoed=echoed)
+
         return {
             "id": self._id("chatcmpl-" if chat else "cmpl-", row),
             "object": "chat.completion" if chat else "text_completion",
             "created": result.finished_at,
             "model": self.model.name,
             "choices": [
-                self._with_tool_calls(
-                    row, write(i, choice, with_logprobs=params.logprobs is not None), params
-                )
+                self._with_tool_calls(row, entry(i, choice), params)
                 for i, choice in enumerate(result.choices)
             ],
             "usage": _usage(result.usage),

@@ -68,6 +68,8 @@ def _params(job: Job) -> dict[str, Any]:
         embedding = asdict(job.embedding)
         is_base64 = embedding.pop("base64")
         return {**embedding, "encoding_format": "base64" if is_base64 else "float"}
+    if job.scoring is not None:
+        return {"type": job.scoring.type.value, "top_logprobs": job.scoring.top_logprobs}
     return _sampling(job.params)
 
 

@@ -8,6 +8,7 @@ named. Fields that come later are in unsupported.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
@@ -15,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from gristmill.errors import RowRefused
 from gristmill.requests.chat_template import ChatOptions
-from gristmill.requests.fields import prompt, stop_strings, token_ids
+from gristmill.requests.fields import PromptInput, prompts, stop_strings, token_ids
 from gristmill.requests.messages import Message, message
 from gristmill.requests.structured import StructuredFields
 from gristmill.requests.tools import Mode, ToolFields
@@ -135,7 +136,13 @@ class ChatBody(_Body, ToolFields):
 
 
 class CompletionBody(_Body):
-    prompt: Annotated[str | tuple[int, ...], PlainValidator(prompt)]
+    """`prompt` has one entry for each prompt. With `echo` an answer begins with its prompt's text,
+    in which control tokens have none, and with `logprobs` the prompt's tokens have theirs, but for
+    the first, before which nothing stands. `max_tokens` 0 generates nothing."""
+
+    prompt: Annotated[tuple[PromptInput, ...], PlainValidator(prompts)]
+    max_tokens: Annotated[int, Field(ge=0, le=_INT32_MAX)] | None = None
+    echo: bool | None = None
     logprobs: _NumLogprobs | None = None
     best_of: Annotated[int, Field(ge=0)] | None = None
 
@@ -147,6 +154,16 @@ class CompletionBody(_Body):
     @property
     def num_logprobs(self) -> int | None:
         return self.logprobs
+
+    def sampling(self, *, max_tokens: int, derived_seed: int) -> SamplingParams:
+        """As of every body. Where nothing is drawn, equal rows are equal Jobs."""
+        params = super().sampling(max_tokens=max_tokens, derived_seed=derived_seed)
+        seed = params.seed if max_tokens else 0
+        return replace(params, seed=seed, echo=self.echo or False)
+
+    def param_of(self, idx: int) -> str:
+        """The place of a prompt, for errors."""
+        return "prompt" if len(self.prompt) == 1 else f"prompt[{idx}]"
 
 
 def read_body(
@@ -175,10 +192,10 @@ def read_body(
             param="best_of",
             code="unsupported_parameter",
         )
-    if type(fields.prompt) is tuple:
-        for token_id in fields.prompt:
+    for i, one in enumerate(fields.prompt):
+        for token_id in one if isinstance(one, tuple) else ():
             if not 0 <= token_id < vocab_size:
-                raise no_such_token(token_id, param="prompt", vocab_size=vocab_size)
+                raise no_such_token(token_id, param=fields.param_of(i), vocab_size=vocab_size)
     return fields
 
 

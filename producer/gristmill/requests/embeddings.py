@@ -11,7 +11,7 @@ from gristmill.embedding import EmbeddingParams, Pooling
 from gristmill.errors import RowRefused
 from gristmill.models import Model
 from gristmill.requests.bodies import no_such_token, refusal_of
-from gristmill.requests.fields import invalid
+from gristmill.requests.fields import invalid, token_limit
 from gristmill.requests.tokenise import Reading, Text, Tokeniser
 from gristmill.requests.unsupported import refuse_unsupported
 from gristmill.types import Endpoint, Job, JobKind, Prompt, SamplingParams
@@ -45,12 +45,6 @@ def _input(value: object, i: int) -> Input:
     raise invalid(f"must hold strings or lists of token ids; the entry at {i} is neither")
 
 
-def _limit(value: object) -> object:
-    if value is not None and (type(value) is not int or (value < 1 and value != -1)):
-        raise invalid("must be a number of tokens, or -1 for the most that the model reads")
-    return value
-
-
 class EmbeddingBody(BaseModel):
     """`pooling`, `normalize` and `truncate_prompt_tokens` are not of the API; without them the
     model's own pooling and normalisation are used, and a text that is too long is refused."""
@@ -63,7 +57,7 @@ class EmbeddingBody(BaseModel):
     dimensions: Annotated[int, Field(ge=1)] | None = None
     pooling: Literal["mean", "last", "cls"] | None = None
     normalize: bool | None = None
-    truncate_prompt_tokens: Annotated[int | None, PlainValidator(_limit)] = None
+    truncate_prompt_tokens: Annotated[int | None, PlainValidator(token_limit)] = None
     # These change nothing about an answer; they are accepted and not used.
     user: str | None = None
     safety_identifier: str | None = None

@@ -37,16 +37,46 @@ def token_ids(value: object) -> tuple[int, ...]:
     return tuple(sorted(set(value)))
 
 
-def prompt(value: object) -> str | tuple[int, ...]:
-    """A text or token ids; a list that holds one of these means the same as it alone."""
-    if type(value) is list and len(value) == 1 and type(value[0]) in (str, list):
-        value = value[0]
-    if type(value) is str:
+#: A text, or the ids of its tokens.
+PromptInput = str | tuple[int, ...]
+
+#: Prompts of one row.
+MAX_PROMPTS = 2048
+
+
+def one_prompt(value: object) -> PromptInput | None:
+    """A text or token ids."""
+    if value is None or type(value) is str:
         return value
     if type(value) is not list:
         raise invalid("must be a string or a list of token ids")
-    if any(type(item) in (str, list) for item in value):
-        raise unsupported("has several prompts, which is not supported yet; write a line for each")
     if any(type(item) is not int for item in value):
         raise invalid("must hold integers only, the ids of tokens")
     return tuple(value)
+
+
+def prompt_list(value: object) -> tuple[PromptInput, ...] | None:
+    """Several texts or lists of token ids."""
+    if value is None:
+        return None
+    if type(value) is not list or any(type(item) not in (str, list) for item in value):
+        raise invalid("must be a list of strings or of lists of token ids")
+    if not 0 < len(value) <= MAX_PROMPTS:
+        raise invalid(f"must have 1 to {MAX_PROMPTS} entries, not {len(value)}")
+    return tuple(one for one in map(one_prompt, value) if one is not None)
+
+
+def prompts(value: object) -> tuple[PromptInput, ...]:
+    """One prompt or several: a list that holds one means the same as it alone."""
+    if type(value) is list and value and type(value[0]) in (str, list):
+        return prompt_list(value) or ()
+    one = one_prompt(value)
+    if one is None:
+        raise invalid("must be a string or a list of token ids")
+    return (one,)
+
+
+def token_limit(value: object) -> object:
+    if value is not None and (type(value) is not int or (value < 1 and value != -1)):
+        raise invalid("must be a number of tokens, or -1 for the most that the model reads")
+    return value

@@ -20,6 +20,7 @@ from gristmill.requests.constrain import answer_form
 from gristmill.requests.embeddings import embedding_prompts, read_embedding_body
 from gristmill.requests.envelope import Request
 from gristmill.requests.input_file import Cursor, InputFile, Stretch
+from gristmill.requests.scores import read_score_body, score_texts
 from gristmill.requests.tokenise import Reading, Text, Tokeniser
 from gristmill.requests.window import Candidate, Draft, Refusal, RowSeeds, Window, finish, refusal
 from gristmill.settings import Settings
@@ -82,14 +83,19 @@ def _candidate(
     if endpoint is Endpoint.EMBEDDINGS:
         wanted = read_embedding_body(request.body, model=model)
         return Candidate(row, request.line_no, wanted, embedding_prompts(wanted, model))
+    if endpoint is Endpoint.SCORE:
+        scored = read_score_body(request.body, model=model)
+        return Candidate(row, request.line_no, scored, score_texts(scored))
     body = read_body(request.body, endpoint=endpoint, vocab_size=model.vocab_size)
     form = answer_form(body, tokeniser)
-    return Candidate(row, request.line_no, body, (_prompt(body, tokeniser),), form)
+    return Candidate(row, request.line_no, body, _prompts(body, tokeniser), form)
 
 
-def _prompt(body: ChatBody | CompletionBody, tokeniser: Tokeniser) -> Text | tuple[int, ...]:
+def _prompts(
+    body: ChatBody | CompletionBody, tokeniser: Tokeniser
+) -> tuple[Text | tuple[int, ...], ...]:
     if isinstance(body, ChatBody):
-        return tokeniser.chat(body.messages, body.options)
-    if isinstance(body.prompt, str):
-        return Text(body.prompt, Reading.RAW)
-    return body.prompt
+        return (tokeniser.chat(body.messages, body.options),)
+    return tuple(
+        Text(prompt, Reading.RAW) if isinstance(prompt, str) else prompt for prompt in body.prompt
+    )

@@ -40,6 +40,8 @@ class Reading(Enum):
     CHAT = auto()  # a rendered chat; its control tokens are the template's
     SEALED = auto()  # a rendered chat in which users spelled control tokens out
     RAW = auto()  # a prompt as the caller wrote it; the tokenizer adds its BOS
+    OPEN = auto()  # as RAW, but the tokenizer adds nothing at the end
+    BARE = auto()  # as RAW, but the tokenizer adds nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,10 @@ class Tokeniser:
         self._bos: tuple[str, int] | None = None
         if isinstance(loaded.bos_token, str) and isinstance(loaded.bos_token_id, int):
             self._bos = (loaded.bos_token, loaded.bos_token_id)
+        #: What stands before the first token where nothing does: BOS, or EOS in its place.
+        self.prefix_id: int | None = (
+            loaded.eos_token_id if loaded.bos_token_id is None else loaded.bos_token_id
+        )
 
     @cached_property
     def _template_variables(self) -> frozenset[str]:
@@ -189,6 +195,10 @@ class Tokeniser:
             return {self._guarded(key): self._guarded(item) for key, item in value.items()}
         return [self._guarded(item) for item in value] if isinstance(value, list | tuple) else value
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids; control tokens have none."""
+        return self._tokenizer.decode(ids)
+
     def encode(self, texts: Sequence[Text]) -> list[list[int]]:
         """Token ids of each text, computed on all cores without holding the interpreter."""
         ids: list[list[int]] = [[] for _ in texts]
@@ -202,9 +212,12 @@ class Tokeniser:
 
     def _encode(self, texts: list[str], reading: Reading) -> list[list[int]]:
         tokenizer = self._sealed_tokenizer() if reading is Reading.SEALED else self._tokenizer
-        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=reading is Reading.RAW)
+        adds = reading in (Reading.RAW, Reading.OPEN)
+        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=adds)
         ids = [encoding.ids for encoding in encodings]
-        if reading is Reading.RAW and self._bos is not None:
+        if reading is Reading.OPEN and self.num_closing_tokens:
+            ids = [text_ids[: -self.num_closing_tokens] for text_ids in ids]
+        if adds and self._bos is not None:
             bos, bos_id = self._bos
             for text, text_ids in zip(texts, ids, strict=True):
                 if text.startswith(bos) and text_ids[:2] == [bos_id, bos_id]:

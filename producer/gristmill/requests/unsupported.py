@@ -28,7 +28,6 @@ _BOTH: _Neutral = {
     "truncate_prompt_tokens": (),
     "prompt_logprobs": (),
     "return_token_ids": (False,),
-    "echo": (False,),
     "priority": (0,),
     "logits_processors": ([],),
     "guided_decoding_backend": (),
@@ -37,6 +36,7 @@ _BOTH: _Neutral = {
 
 _CHAT: _Neutral = {
     **_BOTH,
+    "echo": (False,),
     "best_of": (1,),
     "functions": ([],),
     "function_call": ("none", "auto"),
@@ -68,10 +68,16 @@ _EMBEDDINGS: _Neutral = {
     "service_tier": ("auto", "default"),
 }
 
+_SCORE: _Neutral = {
+    "priority": (0,),
+    "service_tier": ("auto", "default"),
+}
+
 _NEUTRAL: Mapping[Endpoint, _Neutral] = {
     Endpoint.CHAT: _CHAT,
     Endpoint.COMPLETIONS: _COMPLETIONS,
     Endpoint.EMBEDDINGS: _EMBEDDINGS,
+    Endpoint.SCORE: _SCORE,
 }
 
 #: What to write instead, where there is something.

@@ -11,8 +11,9 @@ from gristmill.requests.bodies import ChatBody, CompletionBody
 from gristmill.requests.constrain import AnswerForm
 from gristmill.requests.embeddings import EmbeddingBody, embedding_job
 from gristmill.requests.input_file import Cursor
+from gristmill.requests.scores import ScoreBody, score_job
 from gristmill.requests.tokenise import Text, Tokeniser
-from gristmill.types import Endpoint, Job, Prompt, Row, RowError, SamplingParams
+from gristmill.types import Endpoint, Job, JobKind, Prompt, Row, RowError
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Candidate:
 
     row: Row
     line_no: int
-    body: ChatBody | CompletionBody | EmbeddingBody
+    body: ChatBody | CompletionBody | EmbeddingBody | ScoreBody
     prompts: tuple[Text | tuple[int, ...], ...]
     form: AnswerForm = field(default_factory=AnswerForm)
 
@@ -123,26 +124,36 @@ def _job(
     body = candidate.body
     if isinstance(body, EmbeddingBody):
         return embedding_job(body, ids, model=model, tokeniser=tokeniser)
-    (prompt_ids,) = ids
-    seed = seeds.of(candidate.row.custom_id)
-    params = _params(body, prompt_ids, model=model, tokeniser=tokeniser, derived_seed=seed)
-    return Job((), (Prompt(prompt_ids),), candidate.form.applied_to(params))
+    if isinstance(body, ScoreBody):
+        return score_job(body, ids, model=model, tokeniser=tokeniser)
+    lefts = []
+    for i, prompt_ids in enumerate(ids):
+        param = "messages" if isinstance(body, ChatBody) else body.param_of(i)
+        lefts.append(
+            _num_left(prompt_ids, body.output_limit, param, model=model, tokeniser=tokeniser)
+        )
+    # A `max_tokens` beyond what the window leaves is lowered to it; without one, a chat may use all
+    # of it. Either way an answer that fills the window ends with `length`.
+    limit = max(lefts) if body.output_limit is None else min(body.output_limit, max(lefts))
+    params = body.sampling(max_tokens=limit, derived_seed=seeds.of(candidate.row.custom_id))
+    scored_from = 1 if params.echo and params.logprobs is not None else None
+    return Job(
+        (),
+        tuple(Prompt(prompt_ids, scored_from) for prompt_ids in ids),
+        candidate.form.applied_to(params),
+        JobKind.GENERATE if limit else JobKind.SCORE,
+    )
 
 
-def _params(
-    body: ChatBody | CompletionBody,
+def _num_left(
     prompt_ids: tuple[int, ...],
+    output_limit: int | None,
+    param: str,
     *,
     model: Model,
     tokeniser: Tokeniser,
-    derived_seed: int,
-) -> SamplingParams:
-    """Sampling, with the output bounded by what the window leaves. Raises RowRefused.
-
-    A `max_tokens` beyond that is lowered to it (the row then ends with `length`); without one, a
-    chat may use all of it.
-    """
-    param = "messages" if isinstance(body, ChatBody) else "prompt"
+) -> int:
+    """Tokens of output for which a prompt leaves room in the window. Raises RowRefused."""
     if not prompt_ids:
         raise RowRefused(
             f"`{param}` is empty: it has no tokens to start from. Write at least one character.",
@@ -150,7 +161,7 @@ def _params(
             code="empty_prompt",
         )
     left = model.max_model_len - len(prompt_ids)
-    if left < 1:
+    if left < (0 if output_limit == 0 else 1):
         raise RowRefused(
             f"The prompt has {len(prompt_ids)} tokens, the window of this model has "
             f"{model.max_model_len} for prompt and answer together. Shorten the prompt, or use a "
@@ -165,5 +176,4 @@ def _params(
             param=param,
             code="invalid_value",
         )
-    limit = left if body.output_limit is None else min(body.output_limit, left)
-    return body.sampling(max_tokens=limit, derived_seed=derived_seed)
+    return left

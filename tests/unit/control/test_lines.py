@@ -105,6 +105,7 @@ def test_a_chat_answer_has_every_key_of_the_api() -> None:
                 "n": 1,
                 "grammar": None,
                 "tools": None,
+                "echo": False,
                 "skip_special_tokens": True,
             },
         },

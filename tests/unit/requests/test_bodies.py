@@ -51,7 +51,6 @@ from gristmill.types import SamplingParams
         ("best_of", 2),
         ("best_of", 0),
         ("max_tokens", 99999999999999999999),
-        ("max_tokens", 0),
         ("max_tokens", -1),
         ("ignore_eos", 1),
         ("frequency_penalty", 2.1),
@@ -241,11 +240,19 @@ def test_B06_what_is_not_supported_yet_is_refused_by_name(field: str, value: obj
     assert field in str(error) and "not supported yet" in str(error)
 
 
-@pytest.mark.parametrize("field", ["echo", "suffix"])
-def test_B06_what_completions_do_not_support_yet_is_refused_by_name(field: str) -> None:
-    error = refusal(completion_body, **{field: 5})
+def test_B06_what_completions_do_not_support_yet_is_refused_by_name() -> None:
+    error = refusal(completion_body, suffix=5)
 
-    assert (error.param, error.code) == (field, "unsupported_parameter")
+    assert (error.param, error.code) == ("suffix", "unsupported_parameter")
+
+
+def test_only_a_completion_may_ask_for_no_token() -> None:
+    body = completion_body(max_tokens=0, temperature=0.7, echo=True, logprobs=1)
+    sampling = body.sampling(max_tokens=0, derived_seed=7)
+
+    assert (sampling.max_tokens, sampling.seed, sampling.echo) == (0, 0, True)
+    assert refusal(chat_body, max_tokens=0).param == "max_tokens"
+    assert refusal(completion_body, echo=1).param == "echo"
 
 
 def test_B06_an_unknown_parameter_is_refused_by_name() -> None:
@@ -278,4 +285,4 @@ def test_values_that_mean_the_same_as_absence_are_accepted() -> None:
     }
 
     assert chat_body(**neutral).messages == USER
-    assert completion_body(best_of=1, echo=False, logprobs=None, suffix=None).prompt == "hi"
+    assert completion_body(best_of=1, echo=False, logprobs=None, suffix=None).prompt == ("hi",)

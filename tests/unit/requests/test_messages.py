@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from body import USER, VOCAB_SIZE, chat_body, completion_body, refusal
 
-from gristmill.requests.bodies import CompletionBody
 from gristmill.requests.chat_template import ChatOptions
 
 
@@ -90,15 +89,16 @@ def test_only_text_parts_are_taken(part: object, code: str) -> None:
     assert (error.param, error.code) == ("messages[1].content", code)
 
 
-def test_a_prompt_is_one_text_or_one_list_of_token_ids() -> None:
-    assert completion_body(prompt=["hi"]).prompt == "hi"
-    assert completion_body(prompt=[1, 2]).prompt == (1, 2)
-    assert completion_body(prompt=[[1, 2]]).prompt == (1, 2)
-    assert isinstance(completion_body(prompt=[]), CompletionBody)
-    for several in (["a", ""], [[1], [2]], ["a", 1]):
-        error = refusal(completion_body, prompt=several)
-        assert (error.param, error.code) == ("prompt", "unsupported_parameter")
-        assert "several prompts" in str(error)
+def test_prompts_are_texts_or_lists_of_token_ids_one_or_several() -> None:
+    assert completion_body(prompt=["hi"]).prompt == completion_body(prompt="hi").prompt == ("hi",)
+    assert completion_body(prompt=[1, 2]).prompt == ((1, 2),)
+    assert completion_body(prompt=[[1, 2]]).prompt == ((1, 2),)
+    assert completion_body(prompt=[]).prompt == ((),)
+    assert completion_body(prompt=["a", "", [1]]).prompt == ("a", "", (1,))
+    for mixed in (["a", 1], [1, "a"], ["a", None]):
+        assert refusal(completion_body, prompt=mixed).param == "prompt"
+    assert refusal(completion_body, prompt=[[1], [-1]]).param == "prompt[1]"
+    assert "1 to 2048" in str(refusal(completion_body, prompt=["a"] * 2049))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ def refused(windows: list[Window]) -> dict[str, tuple[str | None, str]]:
 
 def test_each_row_is_in_one_job_or_one_refusal(read: Any, completion: MakeLine) -> None:
     lines = [
-        completion(f"r{n}", f"hi {n % 50}", temperature=n % 3 / 10, echo=n == 7) for n in range(120)
+        completion(f"r{n}", f"hi {n % 50}", temperature=n % 3 / 10, store=n == 7)
+        for n in range(120)
     ]
 
     windows = read(lines)
@@ -43,7 +44,7 @@ def test_each_row_is_in_one_job_or_one_refusal(read: Any, completion: MakeLine) 
     rows = [row for w in windows for job in w.jobs for row in job.rows]
     rows += [one.row for w in windows for one in w.refused]
     assert sorted((row.idx, row.custom_id) for row in rows) == [(n, f"r{n}") for n in range(120)]
-    assert refused(windows) == {"r7": ("echo", "unsupported_parameter")}
+    assert refused(windows) == {"r7": ("store", "unsupported_parameter")}
     (refusal,) = windows[0].refused
     assert (refusal.error.status_code, refusal.error.type) == (400, "invalid_request_error")
     assert refusal.line_no == 8
@@ -178,7 +179,7 @@ def test_B71_every_kind_of_empty_prompt(
     assert refused(read(lines)) == {
         "a": ("prompt", "empty_prompt"),
         "b": ("prompt", "empty_prompt"),
-        "c": ("prompt", "unsupported_parameter"),
+        "c": ("prompt[1]", "empty_prompt"),
     }
     assert refused(read([chat("d", "")])) == {}  # the template gives it tokens
     bare = make_model(template="{{ messages[0].content }}")

@@ -10,6 +10,7 @@ from gristmill_worker.engine.detokenizer import (
     Decoder,
     StopStrings,
     WithSpecialTokens,
+    echoed,
     final_text,
     text_offsets,
 )
@@ -94,18 +95,23 @@ class Decoding:
         params, ids = self._seq.params, self._seq.generated_ids
         if self._ended_by_token() and not params.include_stop_str_in_output:
             ids = ids[:-1]
-        return final_text(
+        answer = final_text(
             self._decoder,
             ids,
             params.stop,
             min_tokens=params.min_tokens,
             include_stop=params.include_stop_str_in_output,
         )
+        if not params.echo:
+            return answer
+        return echoed(
+            self._decoder, self._seq.token_ids[: self._seq.num_prompt_tokens], ids, answer
+        )
 
     def text_offsets(self, text: str) -> list[int]:
-        """Where in `text`, the row's answer, each generated token begins, in characters."""
-        offsets = text_offsets(self._decoder, self._seq.generated_ids)
-        return [min(offset, len(text)) for offset in offsets]
+        """Where in `text` each generated token begins, in characters; with `echo`, each token."""
+        ids = self._seq.token_ids if self._seq.params.echo else self._seq.generated_ids
+        return [min(offset, len(text)) for offset in text_offsets(self._decoder, ids)]
 
     def _ended_by_token(self) -> bool:
         seq = self._seq

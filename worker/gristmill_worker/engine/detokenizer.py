@@ -95,13 +95,28 @@ def final_text(
     return text[: end if include_stop else begin]
 
 
+def echoed(
+    decoder: Decoder, prompt_ids: Sequence[int], token_ids: Sequence[int], answer: str
+) -> str:
+    """The text of the prompt and, behind it, the answer, which `token_ids` gave.
+
+    Both are decoded together, since some vocabularies lose a space where a text begins; but a
+    character that begins in the prompt and ends in the answer is shown as broken.
+    """
+    alone = decoder.decode(list(token_ids))
+    together = decoder.decode([*prompt_ids, *token_ids])
+    if together.endswith(alone):
+        return together[: len(together) - len(alone)] + answer
+    return decoder.decode(list(prompt_ids)) + answer
+
+
 def text_offsets(decoder: Decoder, token_ids: Sequence[int]) -> list[int]:
     """Where in the text each token begins, in characters.
 
     A token that begins inside a character has the place of that character; one without text, such
     as a special token, the place of what follows it.
     """
-    offsets = [0]
+    offsets = [0] if token_ids else []
     for i in range(len(token_ids) - 1):
         begin = max(0, i - _CONTEXT)
         before, now = (decoder.decode(token_ids[begin:end]) for end in (i, i + 1))

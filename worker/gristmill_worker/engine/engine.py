@@ -162,15 +162,15 @@ class ContinuousBatchingEngine:
             grammars = [self._decoding[item.seq.seq_id].grammar for item in ending]
             with self._grammars.masks_for(grammars):
                 logits = self._runner.run(batch)
+            if batch.is_pooled:
+                poolers = [self._decoding[item.seq.seq_id].pooler for item in plan.scheduled]
+                take_states(plan.scheduled, poolers, self._runner.hidden_states())
+            take_scores(plan.scheduled, self._runner.score(batch))
             rows = [
                 self._decoding[item.seq.seq_id].sampling_row(ahead)
                 for item in ending
                 for ahead in range(1 + len(item.drafts))
             ]
-            if batch.is_pooled:
-                poolers = [self._decoding[item.seq.seq_id].pooler for item in plan.scheduled]
-                take_states(plan.scheduled, poolers, self._runner.hidden_states())
-            take_scores(plan.scheduled, self._runner.score(batch))
             self.scheduler.advance(plan)
             # Read before the Sampler changes the logits.
             distribution = ModelDistribution(logits, [row.params for row in rows])
@@ -288,7 +288,8 @@ class ContinuousBatchingEngine:
         """The bytes of all tokens that the row's log-probabilities name."""
         if seq.params.logprobs is None:
             return {}
-        named = seq.token_ids[seq.num_prompt_tokens if seq.scored_from is None else 0 :]
+        first = seq.num_prompt_tokens if seq.scored_from is None else seq.scored_from
+        named = seq.token_ids[0 if seq.params.echo else first :]
         ids = {i for token in (*seq.scored, *seq.logprobs) for i, _ in token.top}
         return {i: self._token_bytes.of(i) for i in sorted(ids.union(named))}
 

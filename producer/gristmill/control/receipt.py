@@ -76,6 +76,10 @@ def _params(job: Job) -> dict[str, Any]:
 def _sampling(params: SamplingParams) -> dict[str, Any]:
     effective = asdict(params)
     del effective["seed"]
+    if params.grammar is not None:  # which may be as long as the answers of a hundred rows
+        digest = hashlib.sha256(params.grammar.text.encode()).hexdigest()
+        kind, strict = params.grammar.kind.value, params.grammar.strict
+        effective["grammar"] = {"kind": kind, "sha256": digest, "strict": strict}
     effective["logit_bias"] = {str(token_id): bias for token_id, bias in params.logit_bias}
     return effective
 

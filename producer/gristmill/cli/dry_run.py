@@ -18,7 +18,7 @@ from gristmill.errors import BatchInvalid
 from gristmill.local import Progress, RunConfig
 
 if TYPE_CHECKING:
-    from gristmill.requests.check import CheckReport
+    from gristmill.requests.check import CheckReport, RefusedGroup
 
 
 def dry_run(config: RunConfig, *, as_json: bool, quiet: bool, show_progress: bool) -> ExitCode:
@@ -99,14 +99,28 @@ def _facts(report: CheckReport, tokens_per_s: float | None) -> Iterator[tuple[st
         f"{report.prompt_tokens:,} prompt (the longest {report.longest_prompt:,}), "
         f"at most {report.max_output_tokens:,} to generate",
     )
+    if report.num_with_grammar or report.num_with_tools:
+        yield (
+            "forms",
+            f"{counted(report.num_with_grammar, 'row')} with a grammar, "
+            f"{report.num_with_tools:,} with tools",
+        )
     yield "time", _estimate(report.max_output_tokens, tokens_per_s)
     for group in report.refused:
         param = f" {group.param}" if group.param else ""
         yield (
             "refused",
-            f"{counted(group.num_rows, 'row')}: {group.code}{param}, first in line "
-            f"{group.first_line}: {group.message}",
+            f"{counted(group.num_rows, 'row')}: {group.code}{param}, {_where(group)}: "
+            f"{group.message}",
         )
+
+
+def _where(group: RefusedGroup) -> str:
+    """By line where each row has to be mended by itself."""
+    if group.code != "invalid_grammar" or len(group.lines) < 2:
+        return f"first in line {group.first_line}"
+    more = ", \u2026" if group.num_rows > len(group.lines) else ""
+    return f"in lines {', '.join(map(str, group.lines))}{more}"
 
 
 def _estimate(max_output_tokens: int, tokens_per_s: float | None) -> str:

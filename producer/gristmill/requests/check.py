@@ -13,6 +13,8 @@ from gristmill.requests.tokenise import Tokeniser
 from gristmill.settings import Settings
 from gristmill.types import Endpoint, Job
 
+#: Lines that are named of each group.
+_MAX_LINES = 20
 _INDEX = re.compile(r"\[\d+\]")
 
 
@@ -21,7 +23,8 @@ class RefusedGroup:
     """Rows refused for the same reason, with the message of the first and its physical line.
 
     `param` has no indices: messages[].content stands for all messages. It is None, and the code
-    "other", for the rows beyond `settings.max_errors_shown` groups.
+    "other", for the rows beyond `settings.max_errors_shown` groups. A grammar that does not compile
+    is a reason of its own. `lines` are the first of the rows' physical lines.
     """
 
     code: str
@@ -29,6 +32,7 @@ class RefusedGroup:
     message: str
     first_line: int
     num_rows: int
+    lines: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,13 @@ class CheckReport:
     prompt_tokens: int = 0
     max_output_tokens: int = 0
     longest_prompt: int = 0
+    num_with_grammar: int = 0
+    num_with_tools: int = 0
     refused: tuple[RefusedGroup, ...] = ()
+
+
+_Key = tuple[str, str | None, str | None]
+_Groups = dict[_Key, RefusedGroup]
 
 
 def check(
@@ -65,7 +75,7 @@ def check(
     sampled rows are never merged unless their own seeds agree.
     """
     report = CheckReport(endpoint)
-    groups: dict[tuple[str, str | None], RefusedGroup] = {}
+    groups: _Groups = {}
     windows = prepare(
         source,
         model=model,
@@ -86,7 +96,7 @@ def check(
 def _add(
     report: CheckReport,
     window: Window,
-    groups: dict[tuple[str, str | None], RefusedGroup],
+    groups: _Groups,
 ) -> CheckReport:
     return replace(
         report,
@@ -103,6 +113,10 @@ def _add(
             *(len(p.token_ids) for job in window.jobs for p in job.prompts),
             0,
         ),
+        num_with_grammar=report.num_with_grammar
+        + sum(len(job.rows) for job in window.jobs if job.params.grammar),
+        num_with_tools=report.num_with_tools
+        + sum(len(job.rows) for job in window.jobs if job.params.tools),
         refused=tuple(sorted(groups.values(), key=lambda group: group.first_line)),
     )
 
@@ -111,16 +125,16 @@ def _max_output_tokens(job: Job) -> int:
     return len(job.rows) * len(job.prompts) * job.params.n * job.params.max_tokens
 
 
-def _count(
-    groups: dict[tuple[str, str | None], RefusedGroup], refusal: Refusal, *, max_groups: int
-) -> None:
+def _count(groups: _Groups, refusal: Refusal, *, max_groups: int) -> None:
     param = refusal.error.param and _INDEX.sub("[]", refusal.error.param)
     code = refusal.error.code
-    if (code, param) not in groups and len(groups) >= max_groups:
+    # Each grammar fails in a way of its own; other refusals of a parameter are of one kind.
+    key: _Key = (code, param, refusal.error.message if code == "invalid_grammar" else None)
+    if key not in groups and len(groups) >= max_groups:
         code, param = "other", None
-    group = groups.get((code, param))
-    groups[code, param] = (
-        replace(group, num_rows=group.num_rows + 1)
-        if group
-        else RefusedGroup(code, param, refusal.error.message, refusal.line_no, 1)
+        key = (code, param, None)
+    group = groups.get(key) or RefusedGroup(
+        code, param, refusal.error.message, refusal.line_no, 0
     )
+    lines = (*group.lines, refusal.line_no)[:_MAX_LINES]
+    groups[key] = replace(group, num_rows=group.num_rows + 1, lines=lines)

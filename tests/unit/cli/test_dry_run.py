@@ -49,6 +49,18 @@ def checked(monkeypatch, pipeline):
     return outcome
 
 
+def test_the_report_says_which_rows_have_a_form_and_in_which_lines_one_does_not_compile():
+    bad = RefusedGroup("invalid_grammar", "guided_json", "`guided_json`: no.", 3, 21, (3, 5))
+    report = replace(REPORT, num_with_grammar=7, num_with_tools=2, refused=(bad,))
+
+    lines = report_text(report, tokens_per_s=None).splitlines()
+
+    assert "forms      7 rows with a grammar, 2 with tools" in lines
+    assert lines[-1] == (
+        "refused    21 rows: invalid_grammar guided_json, in lines 3, 5, \u2026: `guided_json`: no."
+    )
+
+
 def test_the_report_has_rows_tokens_and_each_problem():
     assert report_text(REPORT, tokens_per_s=50.0).splitlines() == [
         "rows       5,000: 3,800 would run, 1,200 would be refused",

@@ -80,6 +80,24 @@ def test_the_number_of_groups_is_bounded(check_lines: Any, chat: MakeLine) -> No
     assert (report.refused[3].code, report.refused[3].num_rows) == ("other", 17)
 
 
+def test_grammars_that_do_not_compile_are_listed_each_by_its_lines(
+    check_lines: Any, chat: MakeLine
+) -> None:
+    negated, unclosed = {"guided_json": {"not": {}}}, {"guided_regex": "(a"}
+    lines = [chat("a", **negated), chat("b", **unclosed), chat("c", guided_regex="a")]
+    lines += [chat("d", **negated), chat("e", guided_regex="(b")]
+
+    report = check_lines(lines)
+
+    assert [(g.code, g.param, g.lines) for g in report.refused] == [
+        ("invalid_grammar", "guided_json", (1, 4)),
+        ("invalid_grammar", "guided_regex", (2,)),
+        ("invalid_grammar", "guided_regex", (5,)),
+    ]
+    assert "not" in report.refused[0].message and "unclosed" in report.refused[1].message
+    assert (report.num_with_grammar, report.num_with_tools) == (1, 0)
+
+
 def test_a_file_whose_rows_are_all_refused_has_a_report(check_lines: Any, chat: MakeLine) -> None:
     report = check_lines([chat("a", store=True)])
 

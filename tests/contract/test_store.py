@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,24 +109,6 @@ def test_create_never_replaces_other_bytes(store: Store) -> None:
 
     assert store.get("t/x") == b"one"
     assert list(store.list("")) == ["t/x"]
-
-
-def test_one_of_many_creators_wins(store: Store) -> None:
-    won: list[int] = []
-    start = threading.Barrier(8)
-
-    def create(n: int) -> None:
-        start.wait()
-        if store.create("t/x", b"by %d" % n):
-            won.append(n)
-
-    threads = [threading.Thread(target=create, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert [b"by %d" % n for n in won] == [store.get("t/x")]
 
 
 def test_a_link_can_be_read_by_anybody_where_there_are_links(store: Store) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 
 START_S = 60.0
 REGION = "us-east-1"
@@ -119,9 +120,3 @@ def _server() -> AwsServer:
             time.sleep(0.05)
     said = (folder / "log").read_text()[-2000:]
     raise RuntimeError(f"The S3 and SQS server does not start: {said}")
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -10,7 +10,6 @@ import atexit
 import functools
 import importlib.util
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 import redis
+from ports import free_port
 
 from gristmill.queues.redis import GROUP
 
@@ -48,12 +48,6 @@ def find_binary(name: str) -> str | None:
 def server_names() -> list[str]:
     """What to parametrise over: those of packages (skipped when absent), and of PATH if there."""
     return [name for name, (package, _) in SERVERS.items() if package or find_binary(name)]
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @dataclass

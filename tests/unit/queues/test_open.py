@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 import pytest
-from redis_server import free_port, server_names, shared_server
+from ports import free_port
+from redis_server import server_names, shared_server
 
 from gristmill.errors import QueueError, QueueRefused, UsageError
 from gristmill.queues.memory import MemoryQueue

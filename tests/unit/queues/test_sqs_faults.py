@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from aws_server import AwsServer, aws, free_port
+from aws_server import AwsServer, aws
+from ports import free_port
 from unruly_proxy import (
     Act,
     Reply,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,25 @@ def test_unfinished_writes_are_removed_once_they_are_old(tmp_path: Path) -> None
     assert left.exists()
     assert old.remove_unfinished(older_than_s=3600) == 1
     assert not left.exists()
+
+
+def test_one_of_many_creators_wins(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    won: list[int] = []
+    start = threading.Barrier(8)
+
+    def create(n: int) -> None:
+        start.wait()
+        if store.create("t/x", b"by %d" % n):
+            won.append(n)
+
+    threads = [threading.Thread(target=create, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [b"by %d" % n for n in won] == [store.get("t/x")]
 
 
 def test_a_full_disk_is_a_readable_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from aws_server import AwsServer, free_port
+from aws_server import AwsServer
+from ports import free_port
 from unruly_proxy import Reply, Request, Rule, UnrulyProxy, cut_after, lose_reply, refuse
 
 from gristmill.errors import KeyNotFound, StoreError, StoreRefused

@@ -118,6 +118,15 @@ def test_F30_a_server_that_ignores_conditions_is_found_and_nothing_is_replaced(
     assert store.get("t/x") == b"one"
 
 
+def test_it_is_the_server_that_decides_who_creates(store: Store, proxy: UnrulyProxy) -> None:
+    """Which this server does not do well for several at once; Ceph and S3 do."""
+    store.create("t/x", b"one")
+    store.create("t/x", b"two")
+
+    written = [request for request in proxy.seen if request.method == "PUT"]
+    assert [request.headers.get("If-None-Match") for request in written] == ["*", "*"]
+
+
 def test_F27_a_lost_reply_to_a_create_is_still_its_own(
     store: Store, proxy: UnrulyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from gristmill.types import (
     FinishReason,
     Job,
     RowError,
+    TokenLogprob,
     Usage,
 )
 from gristmill_worker.engine.base import NOTHING, Finished, Generated, StepOutput
@@ -49,6 +50,14 @@ class _Live:
     started: float
     token_ids: list[int]
     times_ms: list[int]
+
+    def generated(self) -> Generated:
+        asks = self.job.params.logprobs is not None
+        logprobs = [TokenLogprob(-token_id / 2**17) for token_id in self.token_ids if asks]
+        return Generated(tuple(self.token_ids), tuple(self.times_ms), tuple(logprobs))
+
+    def text_offsets(self) -> tuple[int, ...]:
+        return tuple(len(fake_text(self.token_ids[:i])) for i in range(len(self.token_ids)))
 
 
 class FakeEngine:
@@ -101,8 +110,7 @@ class FakeEngine:
         self.live.pop(seq_id, None)
 
     def generated(self, seq_id: str) -> Generated:
-        live = self.live[seq_id]
-        return Generated(tuple(live.token_ids), tuple(live.times_ms))
+        return self.live[seq_id].generated()
 
     def step(self) -> StepOutput:
         self.clock.advance(self.step_s)
@@ -133,9 +141,11 @@ class FakeEngine:
         return Finished(
             seq_id,
             Usage(len(live.job.prompt_ids), len(live.token_ids)),
-            Generated(tuple(live.token_ids), tuple(live.times_ms)),
+            live.generated(),
             fake_text(live.token_ids),
             FinishReason.LENGTH if limited else FinishReason.STOP,
+            text_offsets=live.text_offsets(),
+            token_bytes={i: b" %d" % i for i in live.token_ids},
         )
 
 

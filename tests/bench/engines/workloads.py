@@ -37,6 +37,23 @@ def load_workload(name: str) -> list[Request]:
     return requests
 
 
+def num_computed_tokens(name: str) -> tuple[int, int]:
+    """Tokens that an ideal engine computes: each distinct prefix once, identical rows once; and how
+    many of them it samples behind. Without draft tokens, which compute more to step less."""
+    rows = {(tuple(r.prompt_ids), r.max_new) for r in load_workload(name)}
+    num_prompt_tokens, previous = 0, ()
+    for prompt_ids, _ in sorted(rows):
+        shared = 0
+        for one, other in zip(prompt_ids, previous, strict=False):
+            if one != other:
+                break
+            shared += 1
+        num_prompt_tokens += len(prompt_ids) - shared
+        previous = prompt_ids
+    num_sampled = sum(max_new for _, max_new in rows)
+    return num_prompt_tokens + num_sampled - len(rows), num_sampled
+
+
 def _w4() -> list[Request]:
     rng = random.Random(4)
     text = [token for request in load_workload("w1") for token in request.prompt_ids]

@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 #: The longest that SQS waits for a message in one request.
 _MAX_POLL_S = 20
+#: A Lease counts from before the poll that gave it, which takes a second at least.
+_MIN_LEASE_S = 2
 
 
 def open_url(url: str, lease_s: float, *, clock: Callable[[], float] = time.monotonic) -> SqsQueue:
@@ -45,10 +47,10 @@ def open_url(url: str, lease_s: float, *, clock: Callable[[], float] = time.mono
     """
     where = parse_aws_url(url, choices={"create": ("yes", "no")}, attempts=3, timeout_s=10.0)
     whole_s = math.ceil(lease_s)
-    if where.path or not 1 <= whole_s <= MAX_HOLD_S:
+    if where.path or not _MIN_LEASE_S <= whole_s <= MAX_HOLD_S:
         raise UsageError(
             f"{url!r} with Leases of {lease_s:g} s: write sqs://PREFIX, and a Lease on SQS lasts "
-            f"from 1 to {MAX_HOLD_S:g} s."
+            f"from {_MIN_LEASE_S} to {MAX_HOLD_S:g} s."
         )
     try:
         session = aws_session()

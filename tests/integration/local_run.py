@@ -33,11 +33,14 @@ class RealClock:
         time.sleep(seconds)
 
 
+#: The tokens of the model below, by id: one for each byte.
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
 def make_model_folder(folder: Path, *, weights: bytes = b"weights") -> Path:
     """A model of 256 tokens, one for each byte, without a BOS; its window is 512."""
     folder.mkdir(parents=True, exist_ok=True)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(BYTES)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -71,6 +74,7 @@ class Desk:
     on_decode: Callable[[tuple[int, ...], int], None] = lambda prompt, position: None
     step_s: float = 0.0
     keep_work: bool = False
+    fleet: local.Fleet | None = None
 
     def __post_init__(self) -> None:
         self.input = self.folder / "in.jsonl"
@@ -107,6 +111,7 @@ class Desk:
             served_names=("M",),
             settings=self.settings,
             keep_work=self.keep_work,
+            fleet=self.fleet,
         )
 
     @contextmanager

@@ -12,7 +12,8 @@ import pytest
 from local_run import Desk, comparable, make_line, make_model_folder
 from pipeline import fast_folder
 
-from gristmill.errors import StoreError, UsageError, WorkFolderMismatch
+from gristmill.errors import CorruptDocument, StoreError, UsageError, WorkFolderMismatch
+from gristmill.local import Progress
 from gristmill.local.work_folder import WorkFolder
 
 
@@ -294,3 +295,15 @@ def test_an_input_that_is_not_there_leaves_no_work_folder(desk: Desk) -> None:
         desk.run()
 
     assert not desk.work.exists()
+
+
+def test_a_damaged_shard_ends_the_run_and_says_what_to_do(desk: Desk) -> None:
+    desk.write([make_line(f"r{idx}") for idx in range(12)])
+
+    def damage(progress: Progress) -> None:
+        if progress.phase == "loading":
+            shard = sorted((desk.work / "store").rglob("shards/*"))[1]
+            shard.write_bytes(shard.read_bytes()[:-5])
+
+    with pytest.raises(CorruptDocument, match=r"shards/00000001 cannot be read.*start the batch"):
+        desk.run(on_progress=damage)

@@ -69,6 +69,7 @@ class Worker:
         self._wake = threading.Event()
         self._intake.wake = self._wake.set
         self._is_draining = False
+        self._busy_at = monotonic()
 
     @property
     def stats(self) -> WorkerStats:
@@ -124,9 +125,11 @@ class Worker:
     def _has_been_idle(self) -> bool:
         """Whether there has been nothing to do for so long that this Worker may end."""
         limit_s = self._config.exit_when_idle_s
-        if limit_s is None or self._attempts or not self._intake.is_idle:
-            return False
-        return self._monotonic() - self._intake.busy_at >= limit_s and self._outbox.is_empty
+        now = self._monotonic()
+        if self._attempts or not (self._intake.is_idle and self._outbox.is_empty):
+            self._busy_at = now
+        busy_at = max(self._busy_at, self._intake.busy_at)
+        return limit_s is not None and now - busy_at >= limit_s
 
     def _take_opened(self) -> None:
         while True:

@@ -61,15 +61,22 @@ class Floor:
         self.queue.send(BULK_LANE, encode_pointer(shard.pointer))
         self.journal.clear()
 
-    def worker(self, *, step_s: float = 1.0, max_num_seqs: int = 4, **config: Any) -> Worker:
-        engine = self.engine = FakeEngine(
+    def worker(
+        self,
+        *,
+        step_s: float = 1.0,
+        max_num_seqs: int = 4,
+        engine: type[FakeEngine] = FakeEngine,
+        **config: Any,
+    ) -> Worker:
+        self.engine = engine(
             clock=self.clock,
             step_s=step_s,
             max_num_seqs=max_num_seqs,
             on_decode=lambda prompt, i: self.decoded.update([(prompt, i)]),
         )
         return Worker(
-            engine,
+            self.engine,
             self.queue,
             self.store,
             worker_config(**config),

@@ -149,9 +149,9 @@ def test_a_row_has_the_same_bits_in_any_company(
 @pytest.mark.real_model
 @pytest.mark.parametrize("num_groupings", [1, pytest.param(10, marks=SLOW)])
 def test_rows_of_a_real_model_have_the_same_bits_in_any_company(
-    num_groupings: int, smollm2_folder: Path, compiled: Any
+    num_groupings: int, smollm2_folder: Path, tmp_path: Path, compiled: Any
 ) -> None:
-    loaded = load_model(smollm2_folder, max_model_len=512)
+    loaded = load_model(smollm2_folder, max_model_len=512, cache_dir=tmp_path)
     generator = torch.Generator().manual_seed(5)
     rows = [
         torch.randint(3, loaded.vocab_size, (length,), generator=generator).tolist()

@@ -118,7 +118,12 @@ class PackedWeight(torch.Tensor):
         operands = None if kwargs else _operands(func, args)
         if operands is not None:
             x, weight, bias = operands
-            if isinstance(weight, cls) and weight._fits(transposed=func not in _LINEAR):
+            is_usual = bias is None or bias.dim() == 1
+            if (
+                isinstance(weight, cls)
+                and is_usual
+                and weight._fits(transposed=func not in _LINEAR)
+            ):
                 return weight._parts[0].multiply(x, bias)
         if func is torch.Tensor.__getitem__ and isinstance(args[0], cls):
             expert = args[0]._expert(args[1])

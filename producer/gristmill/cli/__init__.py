@@ -10,8 +10,10 @@ from typing import Annotated
 
 import typer
 
+from gristmill.cli.control import control
 from gristmill.cli.replay import replay
 from gristmill.cli.run import run
+from gristmill.cli.worker import worker
 
 __all__ = ["app", "main"]
 
@@ -23,6 +25,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
+app.command()(worker)
+app.command()(control)
 app.command()(replay)
 
 

@@ -76,7 +76,11 @@ class RedisProcess:
             *(binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder),
             *("--loglevel", "warning", "--logfile", "server.log", *self.options),
         ]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        # With a pipe of ours it would keep whoever reads our output waiting, should we be killed.
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        atexit.register(self.remove)
         give_up_at = time.monotonic() + _START_S
         while wait and not self._answers():
             if self._process.poll() is not None or time.monotonic() > give_up_at:
@@ -93,6 +97,7 @@ class RedisProcess:
             self._process = None
 
     def remove(self) -> None:
+        atexit.unregister(self.remove)
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -107,9 +112,7 @@ class RedisProcess:
 @functools.cache
 def shared_server(name: str) -> RedisProcess:
     """One for all tests of this process that leave it running; each takes a prefix of its own."""
-    server = RedisProcess(name)
-    atexit.register(server.remove)
-    return server.start()
+    return RedisProcess(name).start()
 
 
 def age(client: redis.Redis, prefix: str, seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from pipeline import (
     BATCH,
     TENANT,
@@ -16,6 +17,7 @@ from pipeline import (
 from gristmill.control.accept import take_bells
 from gristmill.control.dispatch import dispatch, recall
 from gristmill.control.sweep import sweep
+from gristmill.errors import QueueError
 from gristmill.ledger import batches
 from gristmill.ledger.status import BatchStatus, FreezeReason
 from gristmill.queues.base import BULK_LANE, Lease
@@ -124,6 +126,24 @@ def test_a_lost_bell_is_made_up_for_and_the_shard_not_rung(bench: Bench) -> None
     assert (bench.batch.completed, bench.batch.last_accepted) == (1, 1)
     # Both are still held; only Shard 1 was rung, past a holder that does nothing.
     assert numbers(take(bench)) == [1]
+
+
+def test_B39_a_queue_that_refuses_a_write_costs_time_and_no_shard(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object, **kwargs: object) -> None:
+        raise QueueError("The server is full.")
+
+    start(bench, num_jobs=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.queue, "send", full)
+        with pytest.raises(QueueError):
+            dispatch(bench.control)
+
+    bench.clock.advance(121)
+    sweep(bench.control)
+
+    assert numbers(take(bench)) == [0, 1]
 
 
 def test_a_shard_that_still_waits_is_not_sent_twice(bench: Bench) -> None:

@@ -117,10 +117,13 @@ class Attempt:
         job = self.shard.jobs[job_idx]
         ended = self._ended.setdefault(job_idx, {})
         ended[choice_idx] = finished
-        if finished.error is None and len(ended) < len(computed_choices(job)):
+        num_choices = len(computed_choices(job))
+        if finished.error is None and len(ended) < num_choices:
             return []
         del self._ended[job_idx]
         self._results.append(assemble(job_idx, job, ended, at=at))
+        if len(ended) == num_choices:
+            return []
         needless = [seq_id for seq_id, place in self.running.items() if place[0] == job_idx]
         for seq_id in needless:
             del self.running[seq_id]

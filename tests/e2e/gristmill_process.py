@@ -48,8 +48,17 @@ class Gristmill:
         return [*call, "--served-model-name", "tiny", *options]
 
     def run(self, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return self._call(self.command(*options), environment)
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Another command of `gristmill` in the same folder."""
+        return self._call([str(COMMAND), *words], {})
+
+    def _call(
+        self, command: list[str], environment: dict[str, str]
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(*options),
+            command,
             cwd=self.folder,
             env=self._environment(environment),
             capture_output=True,

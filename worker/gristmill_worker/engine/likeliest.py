@@ -23,7 +23,7 @@ def likeliest_of_all(
         values, ids = logits.max(dim=-1)
         return values, ids
     edge = num_stretches * _LONG_STRETCH
-    stretches = logits[:, :edge].unflatten(-1, (num_stretches, _LONG_STRETCH))
+    stretches = logits[:, :edge].view(num_rows, num_stretches, _LONG_STRETCH)
     values, places = stretches.amax(dim=-1).max(dim=-1)
     offsets = stretches[torch.arange(num_rows), places].argmax(dim=-1)
     ids = places * _LONG_STRETCH + offsets

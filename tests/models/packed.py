@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from shrink import MAX_LEN, VOCAB_SIZE
-from tiny import EOS, NumberDecoder, make_packing
+from tiny import EOS, NumberDecoder, fuse_with_kernels, make_packing
 
 from gristmill_worker.attention.base import AttentionBackend, AttentionMetadata
 from gristmill_worker.engine.forward_batch import ForwardBatch
@@ -42,6 +42,7 @@ def as_engine_takes_it(oracle: Any, *, packed: bool) -> LoadedModel:
     model.set_attn_implementation(ATTENTION)
     forget_pad_token(model)
     if packed:
+        fuse_with_kernels(model)
         pack_model(model, make_packing(), lambda: run_three_tokens(model, CallRecorder()))
     return LoadedModel(
         model=model,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
+from aws_server import AwsServer, aws
 from local_run import Desk, make_line
 from pipeline import fast_folder
 from redis_server import shared_server
@@ -15,6 +16,8 @@ from workers import Fleet, wait_for
 
 from gristmill.cli.failures import ExitCode
 from gristmill.settings import Settings
+
+__all__ = ["aws"]  # a fixture
 
 LEASE_S = 2.0
 NUM_ROWS = 60
@@ -195,6 +198,21 @@ def test_a_store_that_stays_away_ends_a_worker_with_a_code_of_its_own(fleet: Fle
         fleet.start()
 
     assert_each_row_once(fleet)
+
+
+@pytest.mark.slow
+def test_a_batch_runs_through_s3_and_sqs(fleet: Fleet, aws: AwsServer) -> None:
+    fleet.store_url = aws.s3_url(aws.new_bucket())
+    fleet.queue_url = f"sqs://t-{uuid4().hex[:8]}?endpoint={aws.url}"
+    with fleet.running():
+        worker = fleet.start()
+        wait_for("tokens", lambda: fleet.num_decoded() > 60)
+        worker.send(signal.SIGTERM)
+        assert worker.exit_code() == ExitCode.OK
+        fleet.start()
+
+    assert_each_row_once(fleet)
+    assert fleet.num_decoded_twice() == 0
 
 
 def test_the_rows_are_those_of_one_process(fleet: Fleet) -> None:

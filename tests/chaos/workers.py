@@ -78,6 +78,8 @@ class Fleet:
     queue_url: str
     settings: dict[str, Any]
     step_s: float = 0.03
+    #: None: a folder beside the batch.
+    store_url: str | None = None
     workers: list[FakeWorker] = field(default_factory=list)
 
     @property
@@ -92,7 +94,7 @@ class Fleet:
         log_path = self.desk.folder / f"worker-{len(self.workers)}.log"
         options = {
             "queue": self.queue_url,
-            "store": str(self.store),
+            "store": self.store_url or str(self.store),
             "model": str(self.desk.model),
             "settings": {**self.settings, **settings},
             "decoded_log": str(self.decoded_log),
@@ -126,7 +128,7 @@ class Fleet:
     def running(self) -> Iterator[threading.Thread]:
         """The control side, in a thread, until the batch has ended."""
         desk = self.desk
-        desk.fleet = local.Fleet(self.queue_url, str(self.store))
+        desk.fleet = local.Fleet(self.queue_url, self.store_url or str(self.store))
         thread = threading.Thread(
             target=lambda: setattr(self, "summary", desk.run()), name="run", daemon=True
         )

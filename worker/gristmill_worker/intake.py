@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from gristmill import crash_points
 from gristmill.compute import WorkerConfig
 from gristmill.errors import GristmillError
 from gristmill.queues.base import Lease, Queue
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 
 #: While there is work, a Lane that was empty is asked again after so long.
 _POLL_INTERVAL_S = 0.5
-_FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 15.0
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 5.0
 
 
 @dataclass(slots=True)
@@ -229,6 +230,7 @@ class Intake:
 
     def _take(self, lease: Lease, *, since: float) -> None:
         self._leases.add(lease, since=since)
+        crash_points.at("received", lease=lease.id, since=since)
         try:
             found = self._reader.read(lease, self.under_way)
         except GristmillError:
@@ -237,6 +239,7 @@ class Intake:
         if found is None:
             self._leases.drop(lease)
             return
+        crash_points.at("fetched", lease=lease.id, shard=found[0].n)
         self.under_way.add(names(found[0]))
         self._fetched.append(_Fetched(lease, *found))
 
@@ -271,7 +274,14 @@ class Intake:
         now = self._monotonic()
         attempt = Attempt(fetched.shard, fetched.pointer, fetched.lease, progress, verdict, now=now)
         segment = attempt.opening(at=self._wall())
+        facts = {
+            "batch": attempt.shard.batch_id,
+            "shard": attempt.shard.n,
+            "lease": attempt.lease.id,
+        }
+        crash_points.at("opening", attempt=attempt.id, **facts)
         self._store.put(segment_key(bell_of(segment)), encode_segment(segment))
+        crash_points.at("opened", attempt=attempt.id)
         self._outbox.ring(fetched.pointer.control_lane, bell_of(segment))
         log.info(
             "attempt began %s jobs=%d finished_before=%d isolated=%s condemned=%s",

@@ -28,7 +28,7 @@ from gristmill_worker.evidence import Verdict, find_live, judge
 from gristmill_worker.leases import LeaseKeeper
 from gristmill_worker.outbox import Outbox
 from gristmill_worker.segments import ShardProgress, read_shard_progress
-from gristmill_worker.shard_reader import ShardReader, names
+from gristmill_worker.shard_reader import Names, ShardReader, names
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Intake:
         #: Opened, and not taken over by the engine loop.
         self.opened: deque[Attempt] = deque()
         #: Shards that are under way here; the engine loop takes them out again.
-        self.under_way: set[tuple[str, str, int]] = set()
+        self.under_way: set[Names] = set()
         #: (tenant, batch) of batches that have ended while their rows were running here.
         self.stopped: set[tuple[str, str]] = set()
         #: Called when there is something for the engine loop.
@@ -249,8 +249,9 @@ class Intake:
             log.warning("lease lost before its turn came shard=%d", fetched.pointer.n)
             self._forget(fetched)
             return
+        shard = fetched.shard
         progress = read_shard_progress(self._store, fetched.pointer)
-        is_done = len(progress.finished) >= len(fetched.shard.jobs)
+        is_done = len(progress.finished) >= len(shard.jobs)
         if not self._config.is_sole and not is_done:
             live = find_live(progress.traces, now=self._wall(), lease_s=self._queue.lease_s)
             if live is not None:
@@ -264,7 +265,7 @@ class Intake:
         for bell in progress.bells:
             self._outbox.ring(fetched.pointer.control_lane, bell)
         if is_done:
-            log.info("shard is done already batch=%s shard=%d", *names(fetched.pointer)[1:])
+            log.info("shard is done already batch=%s shard=%d", shard.batch_id, shard.n)
             self._outbox.call("ack", lambda: self._queue.ack(fetched.lease))
             self._forget(fetched)
             return
@@ -274,11 +275,8 @@ class Intake:
         now = self._monotonic()
         attempt = Attempt(fetched.shard, fetched.pointer, fetched.lease, progress, verdict, now=now)
         segment = attempt.opening(at=self._wall())
-        facts = {
-            "batch": attempt.shard.batch_id,
-            "shard": attempt.shard.n,
-            "lease": attempt.lease.id,
-        }
+        pointer = fetched.pointer
+        facts = {"batch": pointer.batch_id, "shard": pointer.n, "lease": fetched.lease.id}
         crash_points.at("opening", attempt=attempt.id, **facts)
         self._store.put(segment_key(bell_of(segment)), encode_segment(segment))
         crash_points.at("opened", attempt=attempt.id)
@@ -316,7 +314,7 @@ class Intake:
         if self._monotonic() < self._look_at:
             return
         self._look_at = self._monotonic() + self._queue.lease_s / 4
-        under_way = {(tenant_id, batch_id) for tenant_id, batch_id, _ in self.under_way.copy()}
+        under_way = {of_shard[:2] for of_shard in self.under_way.copy()}
         self.stopped &= under_way
         for tenant_id, batch_id in under_way - self.stopped:
             if self._reader.has_ended(tenant_id, batch_id):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from gristmill import crash_points
 from gristmill.errors import QueueError
 from gristmill.queues.base import Lease, Queue
 
@@ -109,7 +110,9 @@ class LeaseKeeper:
             log.error("leases not renewed: no step for %.0f s", now - self._last_beat)
             self.on_hang()
             return
+        crash_points.at("renewing")
         owned = self._queue.renew([h.lease for h in held])
+        crash_points.at("renewed", leases=sorted(owned), since=now)
         with self._lock:
             for h in held:
                 if h.lease.id in owned:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from gristmill import crash_points
 from gristmill.errors import GristmillError
 from gristmill.queues.base import Queue
 from gristmill.stores.base import Store
@@ -102,6 +103,20 @@ def _is_outage(error: Exception) -> bool:
     return isinstance(error, GristmillError) and error.retryable
 
 
+def _facts(segment: Segment) -> dict[str, object]:
+    """What a history of this process tells of a Segment."""
+    return {
+        "attempt": segment.attempt_id,
+        "seq": segment.seq,
+        "jobs": [result.job_idx for result in segment.results],
+        "ends": [
+            (part.job_idx, part.choice_idx, part.start + len(part.token_ids))
+            for part in segment.checkpoints
+        ],
+        "closed": segment.mark.closed,
+    }
+
+
 class Outbox:
     """While entered, a thread of its own works; else whoever calls `pump` does."""
 
@@ -160,7 +175,9 @@ class Outbox:
         bell = bell_of(segment)
 
         def put() -> None:
+            crash_points.at("storing", **_facts(segment))
             self._store.put(segment_key(bell), encode_segment(segment))
+            crash_points.at("stored", attempt=bell.attempt_id, seq=bell.seq)
             attempt.is_storing = False
             self.ring(attempt.pointer.control_lane, bell)
             if then is not None:
@@ -171,7 +188,12 @@ class Outbox:
             self._changed.notify_all()
 
     def ring(self, lane: str, bell: Bell) -> None:
-        self.call("ring", lambda: self._queue.send(lane, encode_bell(bell)))
+        def send() -> None:
+            crash_points.at("ringing", attempt=bell.attempt_id, seq=bell.seq)
+            self._queue.send(lane, encode_bell(bell))
+            crash_points.at("rang", attempt=bell.attempt_id, seq=bell.seq)
+
+        self.call("ring", send)
 
     def call(self, what: str, call: Callable[[], object]) -> None:
         """Something for the queue, after all that was to be told to it before."""

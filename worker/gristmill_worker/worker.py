@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from gristmill import crash_points
 from gristmill.compute import WorkerConfig, WorkerHealth, WorkerStats
 from gristmill.marks import CloseReason
 from gristmill.queues.base import Queue
@@ -120,7 +121,12 @@ class Worker:
         self._intake.give_back()
         for attempt in list(self._attempts):
             self._close(attempt, CloseReason.DRAINED)
-        self._outbox.wait_until_empty()
+        self._outbox.wait_until_empty(self._beat)
+
+    def _beat(self) -> bool:
+        # A drain that takes long is no hanging engine: its Leases last until all is stored.
+        self.leases.beat()
+        return False
 
     def _has_been_idle(self) -> bool:
         """Whether there has been nothing to do for so long that this Worker may end."""
@@ -176,9 +182,13 @@ class Worker:
 
         def let_go() -> None:
             if reason in (CloseReason.DONE, CloseReason.STOPPED):
+                crash_points.at("acking", attempt=attempt.id)
                 is_owned = self._queue.ack(lease)
+                crash_points.at("acked", attempt=attempt.id)
             else:
+                crash_points.at("releasing", attempt=attempt.id)
                 is_owned = self._queue.release(lease)
+                crash_points.at("released", attempt=attempt.id)
             if not is_owned:
                 log.info("lease had ended, the results stand %s", attempt.names)
             self.leases.drop(lease)

@@ -11,6 +11,7 @@ from itertools import groupby, islice
 
 from sqlalchemy import Connection
 
+from gristmill import crash_points
 from gristmill.control.base import Control
 from gristmill.errors import CorruptDocument, KeyNotFound, UnsupportedFormat
 from gristmill.histogram import Histogram
@@ -37,6 +38,7 @@ def take_bells(control: Control, *, wait_s: float = 0.0) -> int:
     """
     leases = control.queue.receive(control.control_lane, _MAX_SEGMENTS, wait_s)
     bells: list[Bell] = []
+    crash_points.at("heard", num_bells=len(leases))
     for lease in leases:
         try:
             bells.append(decode_bell(lease.body))
@@ -45,6 +47,7 @@ def take_bells(control: Control, *, wait_s: float = 0.0) -> int:
     accept(control, [bell for bell in bells if not bell.damaged])
     # Only now: a Bell whose acceptance was cut short comes back.
     control.queue.ack(*leases)
+    crash_points.at("bells-acked")
     for bell in bells:
         if bell.damaged:
             check_shard(control, bell)
@@ -102,6 +105,7 @@ def apply(control: Control, conn: Connection, batch: Batch, found: Sequence[Segm
     number, num_completed, num_failed = batch.last_accepted, 0, 0
     usage, ttft, itl = Usage(), Histogram(), Histogram()
     ring_at = control.now + int(control.settings.resend_after_s)
+    counted = []
     for segment in found:
         bell = bell_of(segment)
         shard = shards.get(conn, batch.tenant_id, batch.id, segment.shard_n)
@@ -120,6 +124,8 @@ def apply(control: Control, conn: Connection, batch: Batch, found: Sequence[Segm
         number += 1
         segments.add(conn, bell, number=number, num_results=len(segment.results))
         shards.record_accepted(conn, shard, accepted, num_new=len(results), ring_at=ring_at)
+        jobs = [result.job_idx for result in results]
+        counted.append((number, bell.shard_n, bell.attempt_id, bell.seq, jobs))
     if number > batch.last_accepted:
         batches.record_accepted(
             conn,
@@ -131,6 +137,7 @@ def apply(control: Control, conn: Connection, batch: Batch, found: Sequence[Segm
             itl=itl,
             last_accepted=number,
         )
+        crash_points.at("accepting", batch=batch.id, segments=counted)
     return num_completed + num_failed
 
 
@@ -148,7 +155,9 @@ def _accept_of_batch(control: Control, tenant_id: str, batch_id: str, bells: Seq
         if batch is None or batch.freeze_reason or batch.status not in _ACCEPTING:
             return 0
         of_run = [segment for segment in found if segment.run_id == batch.run_id]
-        return apply(control, conn, batch, of_run)
+        num_rows = apply(control, conn, batch, of_run)
+    crash_points.at("accepted", batch=batch_id)
+    return num_rows
 
 
 def _unknown(control: Control, bells: Sequence[Bell]) -> list[Bell]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gristmill import crash_points
 from gristmill.control.base import Control
 from gristmill.ledger import batches, shards
 from gristmill.ledger.batch import Batch
@@ -29,7 +30,9 @@ def dispatch(control: Control) -> int:
             ]
     # Marked first: what is lost between the two is rung by the sweep, nothing is sent twice.
     for batch, shard in sent:
+        crash_points.at("sending", batch=batch.id, shard=shard.n)
         ring(control, batch, shard)
+        crash_points.at("sent", batch=batch.id, shard=shard.n)
     return len(sent)
 
 

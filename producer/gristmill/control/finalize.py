@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 
+from gristmill import crash_points
 from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control, read_batch
 from gristmill.control.lines import derived_id
@@ -56,7 +57,10 @@ def freeze(control: Control, batch: Batch, reason: FreezeReason) -> bool:
     with control.ledger.write() as conn:
         if reason is FreezeReason.COMPLETE and not shards.all_done(conn, batch.tenant_id, batch.id):
             return False
-        return batches.freeze(conn, batch.tenant_id, batch.id, reason, control.now)
+        is_frozen = batches.freeze(conn, batch.tenant_id, batch.id, reason, control.now)
+        crash_points.at("freezing", batch=batch.id, reason=reason)
+    crash_points.at("frozen", batch=batch.id, new=is_frozen)
+    return is_frozen
 
 
 def _write_frozen(control: Control, batch: Batch) -> None:
@@ -73,6 +77,7 @@ def _write_frozen(control: Control, batch: Batch) -> None:
         yield b"\n]}\n"
 
     control.store.put_stream(frozen_key(batch.tenant_id, batch.id, batch.run_id), chunks())
+    crash_points.at("frozen-listed", batch=batch.id)
 
 
 def _merge_next(control: Control, batch: Batch) -> None:
@@ -80,6 +85,7 @@ def _merge_next(control: Control, batch: Batch) -> None:
     merged = merge_slice(control, batch, slice_n)
     for which, lines in (("output", merged.output), ("error", merged.error)):
         control.store.put(_merged_key(batch, slice_n, which), b"".join(lines))
+        crash_points.at("slice-written", batch=batch.id, slice=slice_n, which=which)
     with control.ledger.write() as conn:
         batches.advance_merge(
             conn,
@@ -87,6 +93,7 @@ def _merge_next(control: Control, batch: Batch) -> None:
             num_output_lines=len(merged.output),
             num_error_lines=len(merged.error),
         )
+    crash_points.at("slice-merged", batch=batch.id, slice=slice_n)
 
 
 def _publish(control: Control, batch: Batch) -> None:
@@ -107,6 +114,8 @@ def _publish(control: Control, batch: Batch) -> None:
         if published:
             for file in filter(None, (output, error)):
                 files.add(conn, file)
+        crash_points.at("publishing", batch=batch.id)
+    crash_points.at("published", batch=batch.id)
 
 
 def _write_file(control: Control, batch: Batch, which: str) -> files.File:
@@ -118,12 +127,14 @@ def _write_file(control: Control, batch: Batch, which: str) -> files.File:
                 while chunk := piece.read(_CHUNK_BYTES):
                     yield chunk
 
+    num_bytes = control.store.put_stream(file_key(batch.tenant_id, file_id), chunks())
+    crash_points.at("file-written", batch=batch.id, which=which)
     return files.File(
         id=file_id,
         tenant_id=batch.tenant_id,
         purpose="batch_output",
         filename=f"{batch.id}_{which}.jsonl",
-        num_bytes=control.store.put_stream(file_key(batch.tenant_id, file_id), chunks()),
+        num_bytes=num_bytes,
         created_at=control.now,
     )
 

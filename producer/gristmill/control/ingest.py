@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
+from gristmill import crash_points
 from gristmill.control.accept import apply
 from gristmill.control.base import Control, read_batch
 from gristmill.errors import BatchInvalid
@@ -59,6 +60,7 @@ def create_batch(
         "expires_at": expires_at,
     }
     control.store.put(batch_key(tenant_id, batch_id), json.dumps(description, indent=1).encode())
+    crash_points.at("batch-described", batch=batch_id)
     with control.ledger.write() as conn:
         batches.create(
             conn,
@@ -109,6 +111,7 @@ def ingest_slice(
         return True
     with control.ledger.write() as conn:
         batches.transition(conn, tenant_id, batch_id, BatchStatus.IN_PROGRESS, control.now)
+    crash_points.at("ingested", batch=batch_id)
     return True
 
 
@@ -148,6 +151,7 @@ def _store_window(control: Control, batch: Batch, window: Window) -> bool:
         control.store.put(
             shard_key(batch.tenant_id, batch.id, batch.run_id, n), encode_shard(shard)
         )
+        crash_points.at("shard-written", batch=batch.id, shard=n)
         num_rows = sum(len(job.rows) for job in jobs)
         new.append(NewShard(n, len(jobs), num_rows, shard.pointer.num_prompt_tokens))
     refused = None
@@ -183,6 +187,8 @@ def _record_window(
             current = batches.get(conn, batch.tenant_id, batch.id, for_update=True)
             assert current is not None, "a batch that was just changed is there"
             apply(control, conn, current, [refused])
+        crash_points.at("window-recording", batch=batch.id)
+    crash_points.at("window-recorded", batch=batch.id)
     return True
 
 

@@ -53,11 +53,15 @@ def vectors(engine: EncoderEngine, jobs: list[Job]) -> torch.Tensor:
     return torch.tensor([end.embedding for end in run(engine, jobs)])
 
 
-@pytest.fixture(scope="session")
-def minilm(minilm_folder: Path) -> tuple[LoadedEncoder, Any, Any]:
+@pytest.fixture(scope="session", params=["plain torch", "compiled"])
+def minilm(
+    request: pytest.FixtureRequest, minilm_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[LoadedEncoder, Any, Any]:
     """The Engine's model, the oracle, and their tokenizer."""
     oracle = AutoModel.from_pretrained(minilm_folder, attn_implementation="eager").eval()
-    return load_encoder(minilm_folder), oracle, AutoTokenizer.from_pretrained(minilm_folder)
+    cache_dir = tmp_path_factory.mktemp("cache") if request.param == "compiled" else None
+    loaded = load_encoder(minilm_folder, cache_dir=cache_dir)
+    return loaded, oracle, AutoTokenizer.from_pretrained(minilm_folder)
 
 
 @torch.inference_mode()

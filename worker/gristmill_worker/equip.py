@@ -48,6 +48,7 @@ def _encoder(config: WorkerConfig) -> Equipment:
         dtype=config.pin.dtype,
         device=config.device,
         max_model_len=config.max_model_len,
+        cache_dir=config.cache_dir,
     )
     engine = EncoderEngine(
         loaded,

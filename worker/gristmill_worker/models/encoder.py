@@ -75,7 +75,12 @@ class _Prompts:
 
 
 def load_encoder(
-    path: Path, *, dtype: str = "float32", device: str = "cpu", max_model_len: int | None = None
+    path: Path,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    max_model_len: int | None = None,
+    cache_dir: Path | None = None,
 ) -> LoadedEncoder:
     """Load a folder of config.json and *.safetensors. Arguments and errors as `load_model`."""
     check_device(device)
@@ -104,7 +109,8 @@ def load_encoder(
         first_position=first_position,
     )
     _compare_with_transformers(loaded)
-    packing = choose_packing(model.dtype, model.device, None)
+    kernels_dir = None if cache_dir is None else cache_dir / "kernels"
+    packing = choose_packing(model.dtype, model.device, kernels_dir)
     if packing is not None:
         pack_model(model, packing, lambda: run_three_tokens(model, CallRecorder()))
     return loaded

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
+import transformers  # two runs in one process must not import it at the same moment
 from aws_server import AwsServer, aws
 from local_run import Desk, make_line
 from pipeline import fast_folder
@@ -17,7 +18,7 @@ from workers import Fleet, wait_for
 from gristmill.cli.failures import ExitCode
 from gristmill.settings import Settings
 
-__all__ = ["aws"]  # a fixture
+__all__ = ["aws", "transformers"]
 
 LEASE_S = 2.0
 NUM_ROWS = 60
@@ -198,6 +199,22 @@ def test_a_store_that_stays_away_ends_a_worker_with_a_code_of_its_own(fleet: Fle
         fleet.start()
 
     assert_each_row_once(fleet)
+
+
+def test_two_runs_of_the_same_file_share_a_worker_and_hear_of_their_own_rows(
+    fleet: Fleet,
+) -> None:
+    settings = fleet.desk.settings.model_copy(update={"resend_after_s": 600.0})
+    fleet.desk.settings = settings
+    with fast_folder() as folder:
+        desk = Desk(folder, settings=settings)
+        desk.write(make_line(f"r{idx}") for idx in range(NUM_ROWS))
+        other = Fleet(desk, fleet.queue_url, fleet.settings, store_url=str(fleet.store))
+        with fleet.running(), other.running():
+            fleet.start()
+
+        assert_each_row_once(fleet)
+        assert answers(other) == answers(fleet)
 
 
 @pytest.mark.slow

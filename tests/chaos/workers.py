@@ -80,6 +80,8 @@ class Fleet:
     step_s: float = 0.03
     #: None: a folder beside the batch.
     store_url: str | None = None
+    #: How the batch has ended.
+    summary: local.Summary | None = None
     workers: list[FakeWorker] = field(default_factory=list)
 
     @property
@@ -137,6 +139,7 @@ class Fleet:
         thread.join(_PATIENCE_S)
         logs = "\n".join(worker.log for worker in self.workers)
         assert not thread.is_alive(), f"the batch does not end\n{logs}"
+        assert self.summary and self.summary.status == "completed"
 
     def close(self) -> None:
         for worker in self.workers:

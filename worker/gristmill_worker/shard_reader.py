@@ -16,12 +16,12 @@ from gristmill_worker.outbox import Outbox
 log = logging.getLogger(__name__)
 
 #: What tells a Shard from every other that a Worker can hold.
-Names = tuple[str, str, int]
+Names = tuple[str, str, str, int]
 
 
 def names(pointer: ShardPointer) -> Names:
-    """Tenant, batch and number."""
-    return pointer.tenant_id, pointer.batch_id, pointer.n
+    """Tenant, batch, run and number."""
+    return pointer.tenant_id, pointer.batch_id, pointer.run_id, pointer.n
 
 
 def is_same_model(a: ModelPin, b: ModelPin) -> bool:

@@ -23,7 +23,7 @@ from gristmill.local.find import find_local_model
 from gristmill.local.input_file import InputFile
 from gristmill.local.result_files import publish
 from gristmill.local.values import Phase, Progress, RunConfig, Summary
-from gristmill.local.where import open_control, remove_from_store
+from gristmill.local.where import hear_only_of, open_control, remove_from_store
 from gristmill.local.work_folder import TENANT_ID, WorkFolder, check_same_run
 from gristmill.local.worker_thread import WorkerThread
 from gristmill.models import Model
@@ -91,9 +91,10 @@ class _Run:
         self._on_progress = on_progress
         self._should_stop = should_stop
         self._input = input_file
-        self._control = open_control(config, folder, input_file.fingerprint())
-        self._loop = ControlLoop(self._control)
+        self._control = open_control(config, folder)
         self._batch = self._find_or_create()
+        self._control = hear_only_of(self._control, self._batch)
+        self._loop = ControlLoop(self._control)
         self._resumed = self._batch
         self._stats = WorkerStats()
         self._equipment = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from gristmill.control.base import Control
 from gristmill.ledger.batch import Batch
@@ -14,16 +15,19 @@ from gristmill.stores.base import Store
 from gristmill.stores.keys import batch_key, batch_prefix, file_key
 
 
-def open_control(config: RunConfig, folder: WorkFolder, fingerprint: str) -> Control:
+def open_control(config: RunConfig, folder: WorkFolder) -> Control:
     """The control side over the work folder's Ledger. Raises what `connect` raises."""
     settings = config.settings
     if config.fleet is None:
         here = MemoryQueue(settings.lease_s)
         return Control(folder.ledger, folder.store, here, time.time, settings)
     queue, store = connect(config.fleet.queue_url, config.fleet.store_url, settings)
-    # Other runs on the same queue hear of other batches.
-    lane = f"run-{fingerprint[:24]}"
-    return Control(folder.ledger, store, queue, time.time, settings, control_lane=lane)
+    return Control(folder.ledger, store, queue, time.time, settings)
+
+
+def hear_only_of(control: Control, batch: Batch) -> Control:
+    """With a Lane of its own for Bells: other runs on the same queue hear of theirs."""
+    return replace(control, control_lane=batch.run_id)
 
 
 def remove_from_store(store: Store, batch: Batch) -> None:

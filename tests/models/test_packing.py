@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from gristmill_worker.models.large_pages import LargePages
 from gristmill_worker.models.packing import OneDnnPacking, Packing, choose_packing
 from gristmill_worker.models.product import CompiledPacking
 
@@ -164,6 +165,18 @@ def test_a_number_that_is_none_stays_in_its_row(packing: Packing) -> None:
 
     assert found[3].isnan().all()
     assert torch.equal(found[:3], expected[:3]) and torch.equal(found[4:], expected[4:])
+
+
+def test_large_pages_hand_out_memory_once() -> None:
+    memory = LargePages(chunk_bytes=2 << 20)
+    shapes = [(3, 5), (0, 7), (1 << 18,), (100, 48, 16), (3 << 20,), (1,), (17, 17)]
+    pieces = [memory.empty(shape).fill_(n) for n, shape in enumerate(shapes)]
+    del memory
+
+    for n, (piece, shape) in enumerate(zip(pieces, shapes, strict=True)):
+        assert piece.shape == shape and piece.dtype is torch.float32
+        assert bool((piece == n).all())
+        assert piece.data_ptr() % 64 == 0
 
 
 def test_the_choice_is_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from gristmill_worker.models.large_pages import LargePages
 from gristmill_worker.native import load_native
 
 _SOURCE = Path(__file__).with_name("product.c")
@@ -32,6 +33,7 @@ class CompiledPacking:
         self.multiply = kernel.gristmill_multiply
         self.multiply.restype = None
         self.panel_width: int = kernel.gristmill_panel()
+        self.memory = LargePages()
 
     @classmethod
     def load(cls, cache_dir: Path) -> CompiledPacking | None:
@@ -53,7 +55,8 @@ class CompiledMatrix:
         width = packing.panel_width
         missing = -self._out_features % width
         padded = torch.nn.functional.pad(weight, (0, 0, 0, missing)) if missing else weight
-        self._panels = padded.reshape(-1, width, self._in_features).transpose(1, 2).contiguous()
+        panels = padded.reshape(-1, width, self._in_features).transpose(1, 2)
+        self._panels = packing.memory.empty(panels.shape).copy_(panels)
 
     def multiply(
         self,

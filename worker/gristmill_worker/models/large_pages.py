@@ -1,0 +1,47 @@
+"""Memory for weights in large pages, where the system gives them.
+
+A product reads all of a weight, and of pages of 4 KiB a processor has to look up a new address
+every 64 cache lines: with few rows, when reading is all it does, that is a third of the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Sequence
+from math import prod
+
+import torch
+
+_LARGE_PAGE = 2 << 20
+_LINE = 64
+
+
+class LargePages:
+    """Hands out pieces of large chunks. A chunk is freed when no tensor lies in it any more.
+
+    What of a chunk was never handed out is never touched, and so takes no memory.
+    """
+
+    def __init__(self, *, chunk_bytes: int = 64 << 20) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._chunk: mmap.mmap | None = None
+        self._used_bytes = 0
+
+    def empty(self, shape: Sequence[int]) -> torch.Tensor:  # float32
+        """As torch.empty, at the beginning of a cache line."""
+        num_bytes = prod(shape) * torch.float32.itemsize
+        if not num_bytes or not hasattr(mmap, "MADV_HUGEPAGE"):
+            return torch.empty(*shape)
+        if self._chunk is None or self._used_bytes + num_bytes > len(self._chunk):
+            size = -(-max(num_bytes, self._chunk_bytes) // _LARGE_PAGE) * _LARGE_PAGE
+            # Private, since shared memory gets large pages by another setting, mostly off.
+            self._chunk = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._used_bytes = 0
+            with contextlib.suppress(OSError):  # a kernel that was built without them
+                self._chunk.madvise(mmap.MADV_HUGEPAGE)
+        piece = torch.frombuffer(
+            self._chunk, dtype=torch.float32, count=prod(shape), offset=self._used_bytes
+        )
+        self._used_bytes += -(-num_bytes // _LINE) * _LINE
+        return piece.view(*shape)

@@ -61,7 +61,7 @@ bench-rivals: $(STAMP)  ## Set up the other engines for make bench, in .rivals
 	$(RIVALS)/lmeval/bin/pip install -q torch==2.13.0 transformers==5.24.0 'lm-eval[hf]==0.4.13'
 	$(RIVALS)/lmeval/bin/pip uninstall -y -q torchvision torchaudio
 	$(PYTHON) -m venv --clear $(RIVALS)/ctranslate2
-	$(RIVALS)/ctranslate2/bin/pip install -q torch==2.13.0 ctranslate2==4.8.5 'transformers<5'
+	$(RIVALS)/ctranslate2/bin/pip install -q torch==2.13.0 ctranslate2==4.8.5 transformers==5.24.0
 	HF_HUB_OFFLINE=1 $(RIVALS)/ctranslate2/bin/ct2-transformers-converter --quantization float32 \
 	    --model "$$($(BIN)/python tests/bench/model_folder.py)" \
 	    --output_dir $(RIVALS)/ctranslate2/model

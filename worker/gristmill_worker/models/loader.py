@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,7 @@ def load_model(
         if kernels is not None:
             fuse_model(model, kernels)
         pack_model(model, packing, lambda: run_three_tokens(model, CallRecorder()))
+        _let_go_of_files(model)
     return LoadedModel(
         model=model,
         layers=layers,
@@ -104,6 +106,15 @@ def load_model(
         eos_token_ids=_eos_token_ids(path, config),
         tokenizer=AutoTokenizer.from_pretrained(path, trust_remote_code=False).backend_tokenizer,
     )
+
+
+def _let_go_of_files(model: torch.nn.Module) -> None:
+    """Copy what is left of the weights, so that the mapped files, which hold all, can go."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc keeps what was freed
+    if trim is not None:
+        trim(0)
 
 
 def check_device(device: str) -> None:

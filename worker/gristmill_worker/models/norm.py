@@ -80,7 +80,7 @@ def _fused(module: nn.Module, width: int, kernels: RowKernels) -> FusedRMSNorm |
 def _scales(module: nn.Module) -> Iterator[torch.Tensor | None]:
     weight = getattr(module, "weight", None)
     if isinstance(weight, torch.Tensor):
-        yield weight.detach().float().contiguous()
+        yield weight.detach().float().clone(memory_format=torch.contiguous_format)
         yield 1.0 + weight.detach().float()
     yield None
 

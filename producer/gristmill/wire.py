@@ -262,7 +262,9 @@ def _logprobs_from_wire(wire: Sequence[str]) -> tuple[TokenLogprob, ...]:
 
 
 def _embedding_from_wire(wire: dict[str, Any] | None) -> EmbeddingParams | None:
-    return wire and EmbeddingParams(**{**wire, "pooling": Pooling(wire["pooling"])})
+    if wire is None:
+        return None
+    return EmbeddingParams(**{**wire, "pooling": Pooling(wire["pooling"])})
 
 
 def _scoring_from_wire(wire: dict[str, Any] | None) -> Scoring | None:

@@ -9,8 +9,10 @@ import pytest
 import torch
 import transformers
 from transformers import AutoModel
+from typer.testing import CliRunner
 
 from gristmill.errors import ModelUnsupported
+from gristmill_worker.cli import app
 from gristmill_worker.models.encoder import load_encoder
 
 _COMMON: dict[str, Any] = {
@@ -101,3 +103,25 @@ def test_an_encoder_that_would_be_wrong_is_refused(
 
     with pytest.raises(ModelUnsupported, match=rule):
         load_encoder(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_check_model_takes_an_encoder_for_what_it_is(tmp_path: Path, dtype: str) -> None:
+    make_folder(tmp_path, "Bert")
+
+    done = CliRunner().invoke(app, ["check-model", str(tmp_path), "--dtype", dtype])
+
+    assert done.exit_code == 0, done.output
+    assert "verdict          exact" in done.output
+    assert "vectors          64 numbers" in done.output
+    if dtype == "float32":
+        assert "the same bits alone and in company" in done.output
+
+
+def test_check_model_says_why_an_encoder_is_refused(tmp_path: Path) -> None:
+    make_folder(tmp_path, "MPNet")
+
+    done = CliRunner().invoke(app, ["check-model", str(tmp_path)])
+
+    assert done.exit_code == 1
+    assert "refused" in done.output and "rule 1" in done.output

@@ -36,11 +36,14 @@ def check_model(
     from gristmill.errors import GristmillError
     from gristmill.settings import Settings
     from gristmill_worker.check import check_model as check
+    from gristmill_worker.check_encoder import check_encoder
+    from gristmill_worker.equip import is_encoder
 
     _check_folder_and_dtype(path, dtype)
     transformers_logging.disable_progress_bar()
+    check_it = check_encoder if is_encoder(path) else check
     try:
-        report = check(path, cache_dir=Settings().cache_dir, dtype=dtype)
+        report = check_it(path, cache_dir=Settings().cache_dir, dtype=dtype)
     except GristmillError as refusal:
         typer.echo(f"verdict          refused\nreason           {refusal}")
         raise typer.Exit(1) from None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 from gristmill.compute import WorkerConfig
 from gristmill.embedding import generates_nothing
@@ -32,10 +33,14 @@ def load_engine(config: WorkerConfig) -> Equipment:
 
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    model_config = json.loads((config.model_path / "config.json").read_bytes())
-    equipment = _encoder(config) if generates_nothing(model_config) else _generator(config)
+    equipment = _encoder(config) if is_encoder(config.model_path) else _generator(config)
     log.info("engine ready model=%s: %s", config.pin.name, equipment.description)
     return equipment
+
+
+def is_encoder(path: Path) -> bool:
+    """Whether the model in a folder reads whole prompts and only makes vectors."""
+    return generates_nothing(json.loads((path / "config.json").read_bytes()))
 
 
 def _encoder(config: WorkerConfig) -> Equipment:

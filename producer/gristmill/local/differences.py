@@ -36,9 +36,9 @@ def differences(
     comparison = _Comparison(now)
     found = [*islice(comparison.of(then, now, ""), MAX_SHOWN)]
     if not found:  # tokens that differ may read the same
-        hashes = [body.get("gristmill", {}).get("token_hashes") for body in (then, now)]
-        if None not in hashes:
-            found = [*islice(comparison.of(*hashes, "token_hashes"), MAX_SHOWN)]
+        before, after = (body.get("gristmill", {}).get("token_hashes") for body in (then, now))
+        if before is not None and after is not None:
+            found = [*islice(comparison.of(before, after, "token_hashes"), MAX_SHOWN)]
     return tuple(found), comparison.num_compared
 
 

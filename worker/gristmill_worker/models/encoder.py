@@ -33,7 +33,7 @@ from gristmill_worker.models.probe import (
 )
 
 #: Largest difference of a hidden state from plain transformers, as a share of the largest one.
-_TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 #: Lengths of the prompts that are compared: the second crosses most sliding windows.
 _COMPARED_LENGTHS = (5, 200)
 
@@ -150,7 +150,7 @@ def _compare_with_transformers(loaded: LoadedEncoder) -> None:
     forget_pad_token(model)
     ours = loaded.hidden_states([prompt.tolist() for prompt in prompts])
     difference = float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(1e-30))
-    if not difference <= _TOLERANCE[model.dtype]:
+    if not difference <= TOLERANCE[model.dtype]:
         raise ModelUnsupported(
             f"{type(model).__name__}: packed prompts differ by {difference:.1e} of the largest "
             "hidden state from the same prompts alone in transformers, so its vectors would be "

@@ -107,14 +107,15 @@ def _fused(plain: Rotate, kernels: RowKernels) -> Rotate | None:
         if (
             args
             or kwargs
-            or cos.dim() != 3
             or query.dim() != 4
             or query.shape[0] != 1
             or query.stride(3) != 1
             or key.stride(3) != 1
             or query.dtype is not torch.float32
             or key.shape[2:] != query.shape[2:]
-            or cos.shape[1] != query.shape[2]
+            or cos.dim() != 3
+            or cos.shape[:2] != (1, query.shape[2])
+            or cos.dtype is not torch.float32
             or not (rotary_dim == query.shape[3] or (takes_parts and rotary_dim < query.shape[3]))
         ):
             return plain(query, key, cos, sin, *args, **kwargs)

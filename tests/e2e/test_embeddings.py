@@ -104,6 +104,8 @@ def test_vectors_of_a_killed_run_are_those_of_one_that_was_not(gristmill: Gristm
     assert done.returncode == 0, done.stderr
     found = {row["custom_id"]: row for row in read_lines(gristmill.output)}
     assert found.keys() == whole.keys()
+    counts = [row["response"]["body"]["gristmill"]["attempt_count"] for row in found.values()]
+    assert max(counts) == 2
     for custom_id, row in found.items():
         for one, other in zip(vectors(row), whole[custom_id], strict=True):
             assert np.array_equal(one, other), custom_id

@@ -23,7 +23,17 @@ EXIT_CODE = 137
 
 #: By side, in the order in which a Shard comes by. Those in -ing stand before what they tell of.
 WORKER_POINTS = (
-    *("received", "fetched", "opening", "opened", "storing", "stored", "ringing", "rang"),
+    *(
+        "received",
+        "fetched",
+        "reading",
+        "opening",
+        "opened",
+        "storing",
+        "stored",
+        "ringing",
+        "rang",
+    ),
     *("acking", "acked", "releasing", "released", "renewing", "renewed"),
 )
 CONTROL_POINTS = (
@@ -81,7 +91,8 @@ class _Watch:
 
     def pass_by(self, point: str, facts: dict[str, Any]) -> None:
         if self._file >= 0:
-            line = {"e": point, "t": time.monotonic(), "pid": os.getpid(), **facts}
+            told = {name: value() if callable(value) else value for name, value in facts.items()}
+            line = {"e": point, "t": time.monotonic(), "pid": os.getpid(), **told}
             os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
         if point == self._point:
             with self._lock:
@@ -95,7 +106,10 @@ _watch: _Watch | None = None
 
 
 def at(point: str, /, **facts: Any) -> None:
-    """This process is at a named place. Costs nothing where no test watches."""
+    """This process is at a named place. Costs nothing where no test watches.
+
+    A fact that takes time to put together is given as a function that does.
+    """
     if _watch is not None:
         _watch.pass_by(point, facts)
 

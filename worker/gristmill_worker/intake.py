@@ -250,6 +250,7 @@ class Intake:
             self._forget(fetched)
             return
         shard = fetched.shard
+        crash_points.at("reading", lease=fetched.lease.id)
         progress = read_shard_progress(self._store, fetched.pointer)
         is_done = len(progress.finished) >= len(shard.jobs)
         if not self._config.is_sole and not is_done:

@@ -22,7 +22,7 @@ from gristmill.queues.base import Queue
 from gristmill.stores.base import Store
 from gristmill.stores.keys import segment_key
 from gristmill.stores.segments import bell_of
-from gristmill.types import Bell, Segment
+from gristmill.types import Bell, Checkpoint, Segment
 from gristmill.wire import encode_bell, encode_segment
 from gristmill_worker.attempt import Attempt
 
@@ -103,18 +103,9 @@ def _is_outage(error: Exception) -> bool:
     return isinstance(error, GristmillError) and error.retryable
 
 
-def _facts(segment: Segment) -> dict[str, object]:
-    """What a history of this process tells of a Segment."""
-    return {
-        "attempt": segment.attempt_id,
-        "seq": segment.seq,
-        "jobs": [result.job_idx for result in segment.results],
-        "ends": [
-            (part.job_idx, part.choice_idx, part.start + len(part.token_ids))
-            for part in segment.checkpoints
-        ],
-        "closed": segment.mark.closed,
-    }
+def _end_of(checkpoint: Checkpoint) -> tuple[int, int, int]:
+    end = checkpoint.start + len(checkpoint.token_ids)
+    return checkpoint.job_idx, checkpoint.choice_idx, end
 
 
 class Outbox:
@@ -175,7 +166,14 @@ class Outbox:
         bell = bell_of(segment)
 
         def put() -> None:
-            crash_points.at("storing", **_facts(segment))
+            crash_points.at(
+                "storing",
+                attempt=bell.attempt_id,
+                seq=bell.seq,
+                jobs=lambda: [result.job_idx for result in segment.results],
+                ends=lambda: [_end_of(checkpoint) for checkpoint in segment.checkpoints],
+                closed=segment.mark.closed,
+            )
             self._store.put(segment_key(bell), encode_segment(segment))
             crash_points.at("stored", attempt=bell.attempt_id, seq=bell.seq)
             attempt.is_storing = False

@@ -151,7 +151,7 @@ def _store_window(control: Control, batch: Batch, window: Window) -> bool:
         control.store.put(
             shard_key(batch.tenant_id, batch.id, batch.run_id, n), encode_shard(shard)
         )
-        crash_points.at("shard-written", batch=batch.id, shard=n)
+        crash_points.at("shard-written", batch=batch.id, shard=n, rows=lambda of=jobs: _rows(of))
         num_rows = sum(len(job.rows) for job in jobs)
         new.append(NewShard(n, len(jobs), num_rows, shard.pointer.num_prompt_tokens))
     refused = None
@@ -206,6 +206,11 @@ def _refusals(batch: Batch, n: int, refused: Iterable[Refusal]) -> Segment:
             for idx, refusal in enumerate(refused)
         ),
     )
+
+
+def _rows(jobs: Iterable[Job]) -> list[list[int]]:
+    """Of each Job the rows that it answers."""
+    return [[row.idx for row in job.rows] for job in jobs]
 
 
 def cut(jobs: Iterable[Job], settings: Settings) -> Iterator[tuple[Job, ...]]:

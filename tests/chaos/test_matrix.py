@@ -1,0 +1,45 @@
+"""Each crash point, each way to break there: the batch ends with each row exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from arena import Nursery
+from matrix import CASES, Case, survive
+from pipeline import fast_folder
+from redis_server import shared_server
+
+#: One of each kind, for every run of the tests; all of them are many minutes.
+SAMPLE = [
+    Case("worker", "stored", "exit"),
+    Case("worker", "storing", "freeze", 2),
+    Case("worker", "ringing", "fail"),
+    Case("control", "accepting", "exit", 2),
+    Case("control", "slice-merged", "raise"),
+]
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+def run(case: Case, nursery: Nursery) -> None:
+    queue_url = f"{shared_server('redis6').url}?prefix=test-{uuid4().hex}"
+    with fast_folder() as folder:
+        survive(case, nursery, queue_url, folder / "arena")
+
+
+@pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.plan)
+def test_a_batch_survives_what_happens_at_a_crash_point(case: Case, nursery: Nursery) -> None:
+    run(case, nursery)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.plan)
+def test_a_batch_survives_what_happens_at_each_crash_point(case: Case, nursery: Nursery) -> None:
+    run(case, nursery)

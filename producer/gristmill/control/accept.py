@@ -122,7 +122,13 @@ def apply(control: Control, conn: Connection, batch: Batch, found: Sequence[Segm
             ttft.merge(segment.ttft)
             itl.merge(segment.itl)
         number += 1
-        segments.add(conn, bell, number=number, num_results=len(segment.results))
+        segments.add(
+            conn,
+            bell,
+            number=number,
+            num_results=len(segment.results),
+            num_counted=len(results),
+        )
         shards.record_accepted(conn, shard, accepted, num_new=len(results), ring_at=ring_at)
         jobs = [result.job_idx for result in results]
         counted.append((number, bell.shard_n, bell.attempt_id, bell.seq, jobs))

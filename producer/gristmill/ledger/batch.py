@@ -15,6 +15,20 @@ from gristmill.types import Endpoint, ModelPin, Usage
 
 
 @dataclass(frozen=True, slots=True)
+class Submission:
+    """What the caller of the API asked for; its model is known when ingest has read a line."""
+
+    endpoint: Endpoint
+    input_file_id: str
+    completion_window: str
+    metadata: Mapping[str, str] | None = None
+    output_expires_after_s: int | None = None
+    idempotency_key: str | None = None
+    #: Of the request and the key that it came with: the same in a blind re-send.
+    request_digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """A row of the table, with the nouns of types.py."""
 
@@ -47,6 +61,12 @@ class Batch:
     num_error_lines: int
     output_file_id: str | None
     error_file_id: str | None
+    input_file_id: str | None
+    completion_window: str | None
+    metadata: Mapping[str, str] | None
+    output_expires_after_s: int | None
+    idempotency_key: str | None
+    request_digest: str | None
     created_at: int
     expires_at: int | None
     in_progress_at: int | None

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, exists, insert, select, update
 
 from gristmill.errors import LineError
 from gristmill.histogram import Histogram
-from gristmill.ledger.batch import Batch, batch_from_row
+from gristmill.ledger.batch import Batch, Submission, batch_from_row
 from gristmill.ledger.schema import batches, shards
 from gristmill.ledger.shards import ShardState
 from gristmill.ledger.status import (
@@ -36,10 +36,12 @@ def create(
     options: Mapping[str, Any],
     created_at: int,
     expires_at: int | None,
+    submission: Submission | None = None,
 ) -> None:
-    """A new batch, in `validating`. Its endpoint is known when its first row was read."""
+    """A new batch, in `validating`. Without a submission its first row decides the endpoint."""
     conn.execute(
         insert(batches).values(
+            **({} if submission is None else asdict(submission)),
             id=batch_id,
             tenant_id=tenant_id,
             status=BatchStatus.VALIDATING,
@@ -78,6 +80,26 @@ def list_newest(conn: Connection, tenant_id: str, *, limit: int = 20) -> list[Ba
         .limit(limit)
     )
     return [batch_from_row(row) for row in conn.execute(query).mappings()]
+
+
+def pin_model(
+    conn: Connection, batch: Batch, *, model: ModelPin, options: Mapping[str, Any]
+) -> bool:
+    """Decide the model of a batch that was created without. False when that was done before."""
+    return _change(
+        conn,
+        batch.tenant_id,
+        batch.id,
+        batches.c.status == BatchStatus.VALIDATING,
+        batches.c.model_name == "",
+        values={
+            "model_name": model.name,
+            "model_revision": model.revision,
+            "tokenizer_hash": model.tokenizer_hash,
+            "dtype": model.dtype,
+            "options": {**batch.options, **options},
+        },
+    )
 
 
 def list_open(conn: Connection, *, after_id: str = "", limit: int = 100) -> list[Batch]:

@@ -1,12 +1,15 @@
-"""Queries about files; their bytes lie in the Store."""
+"""Queries about files; their bytes lie in the Store. A deleted one keeps its place in lists."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import ColumnElement, Connection, Select, insert, or_, select, update
 
-from gristmill.ledger.schema import files
+from gristmill.ledger.paging import Page, after, read_page
+from gristmill.ledger.schema import batches, files
+from gristmill.ledger.status import BatchStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +20,78 @@ class File:
     filename: str
     num_bytes: int
     created_at: int
+    expires_at: int | None = None
+    deleted_at: int | None = None
 
 
 def add(conn: Connection, file: File) -> None:
     conn.execute(insert(files).values(**asdict(file)))
 
 
-def get(conn: Connection, tenant_id: str, file_id: str) -> File | None:
-    query = select(files).where(files.c.id == file_id, files.c.tenant_id == tenant_id)
-    row = conn.execute(query).mappings().one_or_none()
+def get(
+    conn: Connection, tenant_id: str, file_id: str, *, now: int = 0, for_update: bool = False
+) -> File | None:
+    """None for one that is deleted, or has expired by `now`."""
+    query = _of(tenant_id).where(files.c.id == file_id, *_is_there(now))
+    row = conn.execute(query.with_for_update() if for_update else query).mappings().one_or_none()
     return None if row is None else File(**row)
+
+
+def list_page(
+    conn: Connection,
+    tenant_id: str,
+    *,
+    now: int,
+    limit: int,
+    after_id: str | None = None,
+    purpose: str | None = None,
+    newest_first: bool = True,
+) -> Page[File] | None:
+    """The next files of a tenant; None when it never had one with the id `after_id`."""
+    query = _of(tenant_id).where(*_is_there(now))
+    if purpose is not None:
+        query = query.where(files.c.purpose == purpose)
+    if after_id is not None:
+        found = conn.execute(_of(tenant_id).where(files.c.id == after_id)).mappings().one_or_none()
+        if found is None:
+            return None
+        query = query.where(after(files, found, newest_first=newest_first))
+    rows, has_more = read_page(conn, query, files, limit=limit, newest_first=newest_first)
+    return Page([File(**row) for row in rows], has_more)
+
+
+def is_being_read(conn: Connection, tenant_id: str, file_id: str) -> bool:
+    """Whether a batch still has to read the file as its input."""
+    query = select(batches.c.id).where(
+        batches.c.tenant_id == tenant_id,
+        batches.c.input_file_id == file_id,
+        batches.c.status == BatchStatus.VALIDATING,
+        batches.c.freeze_reason.is_(None),
+    )
+    return conn.execute(query.limit(1)).first() is not None
+
+
+def delete(conn: Connection, tenant_id: str, file_id: str, *, now: int) -> bool:
+    """False when there is none. What the caller called it is forgotten too."""
+    statement = update(files).where(
+        files.c.tenant_id == tenant_id, files.c.id == file_id, files.c.deleted_at.is_(None)
+    )
+    return conn.execute(statement.values(deleted_at=now, filename="")).rowcount == 1
+
+
+def list_expired(conn: Connection, *, now: int, limit: int = 100) -> Sequence[File]:
+    """Files of all tenants that nobody may read any more: for the sweep, never for a caller."""
+    query = select(files).where(files.c.deleted_at.is_(None), files.c.expires_at <= now)
+    rows = conn.execute(query.order_by(files.c.expires_at).limit(limit)).mappings()
+    return [File(**row) for row in rows]
+
+
+def _of(tenant_id: str) -> Select[tuple[object, ...]]:
+    return select(files).where(files.c.tenant_id == tenant_id)
+
+
+def _is_there(now: int) -> tuple[ColumnElement[bool], ...]:
+    return (
+        files.c.deleted_at.is_(None),
+        or_(files.c.expires_at.is_(None), files.c.expires_at > now),
+    )

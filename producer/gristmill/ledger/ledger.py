@@ -12,11 +12,10 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from gristmill.errors import StoreError, UsageError
-from gristmill.ledger.schema import metadata
+from gristmill.ledger.migrate import SCHEMA_VERSION, make_tables
 
-#: Marks an SQLite file as ours ("grst"), and its tables as those of `schema.py`.
+#: Marks an SQLite file as ours ("grst"); its `user_version` is the number of the schema.
 _APPLICATION_ID = 0x67727374
-SCHEMA_VERSION = 1
 
 
 class Ledger:
@@ -42,15 +41,16 @@ class Ledger:
 
 
 def open_sqlite(path: Path) -> Ledger:
-    """Raises UsageError when the file is not a Ledger of this version."""
+    """One of an earlier version is brought up to this one. Raises UsageError for other files."""
     engine = create_engine(URL.create("sqlite", database=str(path)))
     event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _on_begin)
     ledger = Ledger(engine)
     try:
         with ledger.write() as connection:
-            _check_is_ours(connection, path)
-            metadata.create_all(connection)
+            make_tables(connection, _find_schema(connection, path), name=str(path))
+            connection.exec_driver_sql(f"PRAGMA application_id = {_APPLICATION_ID}")
+            connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
     except DatabaseError as error:
         ledger.close()
         raise UsageError(f"{path} cannot be used as a ledger: {error.orig}.") from error
@@ -71,22 +71,17 @@ def _readable_errors() -> Iterator[None]:
         ) from error
 
 
-def _check_is_ours(connection: Connection, path: Path) -> None:
+def _find_schema(connection: Connection, path: Path) -> int | None:
+    """The number of the schema; None for a new file. Raises UsageError for one of others."""
+
     def pragma(name: str) -> Any:
         return connection.exec_driver_sql(f"PRAGMA {name}").scalar()
 
-    found = pragma("application_id"), pragma("user_version")
-    if found == (_APPLICATION_ID, SCHEMA_VERSION):
-        return
-    if found[0] == _APPLICATION_ID:
-        raise UsageError(
-            f"{path} was written by another version of Gristmill (schema {found[1]}, this one "
-            f"reads {SCHEMA_VERSION}). Use that version, or start anew in another folder."
-        )
+    if pragma("application_id") == _APPLICATION_ID:
+        return int(pragma("user_version"))
     if connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar():
         raise UsageError(f"{path} is a database, but not a ledger of Gristmill. Choose another.")
-    connection.exec_driver_sql(f"PRAGMA application_id = {_APPLICATION_ID}")
-    connection.exec_driver_sql(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    return None
 
 
 def _on_connect(dbapi_connection: Any, _record: Any) -> None:

@@ -8,8 +8,8 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 
 from gristmill.errors import StoreError, UsageError
-from gristmill.ledger.ledger import SCHEMA_VERSION, Ledger, open_sqlite
-from gristmill.ledger.schema import metadata
+from gristmill.ledger.ledger import Ledger, open_sqlite
+from gristmill.ledger.migrate import SCHEMA_VERSION, make_tables
 
 #: Two processes that start at once make the tables one after the other ("grst").
 _LOCK = 0x67727374
@@ -52,17 +52,11 @@ def _open_postgresql(url: str) -> Ledger:
                 text("CREATE TABLE IF NOT EXISTS gristmill_schema (version integer NOT NULL)")
             )
             found = connection.execute(text("SELECT version FROM gristmill_schema")).scalar()
-            if found is None:
-                metadata.create_all(connection)
-                connection.execute(
-                    text("INSERT INTO gristmill_schema VALUES (:version)"),
-                    {"version": SCHEMA_VERSION},
-                )
-            elif found != SCHEMA_VERSION:
-                raise UsageError(
-                    f"{shown} was made by another version of Gristmill (schema {found}, this one "
-                    f"reads {SCHEMA_VERSION}). Use that version, or another database."
-                )
+            make_tables(connection, found, name=shown)
+            connection.execute(text("DELETE FROM gristmill_schema"))
+            connection.execute(
+                text("INSERT INTO gristmill_schema VALUES (:version)"), {"version": SCHEMA_VERSION}
+            )
     except OperationalError as error:
         engine.dispose()
         raise StoreError(f"The ledger {shown} cannot be reached: {error.orig}") from error

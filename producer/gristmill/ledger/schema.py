@@ -1,6 +1,7 @@
 """The tables of the Ledger. Times are integer Unix seconds, ids are text, JSON is text.
 
-Every table has `tenant_id`. The statements written against them run on SQLite and PostgreSQL.
+Every table but `models` has `tenant_id`. The statements written against them run on SQLite and
+PostgreSQL.
 """
 
 from __future__ import annotations
@@ -42,6 +43,13 @@ batches = Table(
     Column("dtype", String, nullable=False),
     Column("seed", String, nullable=False),
     Column("input_fingerprint", String, nullable=False),
+    # What the caller of the API asked for; all null in a batch of `gristmill run`.
+    Column("input_file_id", String),
+    Column("completion_window", String),
+    Column("metadata", JSON(none_as_null=True)),
+    Column("output_expires_after_s", BigInteger),
+    Column("idempotency_key", String),
+    Column("request_digest", String),
     # The settings and names that decide what the rows' answers are.
     Column("options", JSON, nullable=False),
     # The run that ingest makes; it counts as soon as the batch is in progress.
@@ -83,6 +91,9 @@ batches = Table(
     _time("cancelling_at"),
     _time("cancelled_at"),
     Index("batches_by_status", "status", "id"),
+    Index("batches_by_tenant", "tenant_id", "created_at", "id"),
+    Index("batches_by_input_file", "tenant_id", "input_file_id"),
+    Index("batches_by_idempotency_key", "tenant_id", "idempotency_key", unique=True),
 )
 
 shards = Table(
@@ -119,6 +130,8 @@ segments = Table(
     Column("attempt_id", String, nullable=False),
     Column("seq", Integer, nullable=False),
     Column("num_results", Integer, nullable=False),
+    # Those of the results that no earlier Segment had; null in a Ledger of schema 1.
+    Column("num_counted", Integer),
     UniqueConstraint("batch_id", "shard_n", "attempt_id", "seq"),
 )
 
@@ -131,4 +144,45 @@ files = Table(
     Column("filename", String, nullable=False),
     Column("num_bytes", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    _time("expires_at"),
+    # The bytes are gone; the row stays, since lists are read on from its id.
+    _time("deleted_at"),
+    Index("files_by_tenant", "tenant_id", "created_at", "id"),
+    Index("files_by_expiry", "expires_at"),
+)
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("tenant_id", String, primary_key=True),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    # The public part of the key, by which it is found.
+    Column("id", String, primary_key=True),
+    Column("tenant_id", String, nullable=False),
+    Column("name", String, nullable=False),
+    # HMAC-SHA256 of the secret part under the pepper, in hex.
+    Column("digest", String, nullable=False),
+    Column("scopes", JSON, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    _time("expires_at"),
+    _time("revoked_at"),
+    _time("last_used_at"),
+    Index("api_keys_by_tenant", "tenant_id", "created_at", "id"),
+)
+
+# What can be asked for, as the processes that read input files tell it; the same for all tenants.
+models = Table(
+    "models",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("revision", String, nullable=False),
+    Column("served_names", JSON, nullable=False),
+    Column("max_model_len", Integer, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("seen_at", BigInteger, nullable=False),
 )

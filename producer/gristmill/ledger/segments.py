@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, or_, select
 
 from gristmill.ledger.schema import segments
 from gristmill.types import Bell
 
 
-def add(conn: Connection, bell: Bell, *, number: int, num_results: int) -> None:
-    """Segment `number` of the batch, in a transaction that holds the batch."""
+def add(
+    conn: Connection, bell: Bell, *, number: int, num_results: int, num_counted: int | None = None
+) -> None:
+    """Segment `number` of the batch, in a transaction that holds the batch.
+
+    `num_counted` of its results are the first ones of their Jobs; None says that it is not known.
+    """
     conn.execute(
         insert(segments).values(
             batch_id=bell.batch_id,
@@ -21,6 +27,7 @@ def add(conn: Connection, bell: Bell, *, number: int, num_results: int) -> None:
             attempt_id=bell.attempt_id,
             seq=bell.seq,
             num_results=num_results,
+            num_counted=num_counted,
         )
     )
 
@@ -53,6 +60,62 @@ def list_with_results(
     )
     return [
         Bell(tenant_id, batch_id, run_id, shard_n, attempt_id, seq)
+        for attempt_id, seq in conn.execute(query)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """An accepted Segment. `all_count`: no Job of it had its result from an earlier one."""
+
+    number: int
+    shard_n: int
+    attempt_id: str
+    seq: int
+    all_count: bool
+
+
+def list_accepted(
+    conn: Connection, tenant_id: str, batch_id: str, *, after_number: int, limit: int
+) -> list[Accepted]:
+    """The next accepted Segments that hold results that count, by number."""
+    query = (
+        select(segments)
+        .where(
+            segments.c.tenant_id == tenant_id,
+            segments.c.batch_id == batch_id,
+            segments.c.number > after_number,
+            segments.c.num_results > 0,
+            or_(segments.c.num_counted.is_(None), segments.c.num_counted > 0),
+        )
+        .order_by(segments.c.number)
+        .limit(limit)
+    )
+    return [
+        Accepted(
+            row.number, row.shard_n, row.attempt_id, row.seq, row.num_counted == row.num_results
+        )
+        for row in conn.execute(query)
+    ]
+
+
+def list_earlier(
+    conn: Connection, tenant_id: str, batch_id: str, run_id: str, of: Accepted
+) -> list[Bell]:
+    """The Segments with results of the same Shard that were accepted before this one."""
+    query = (
+        select(segments.c.attempt_id, segments.c.seq)
+        .where(
+            segments.c.tenant_id == tenant_id,
+            segments.c.batch_id == batch_id,
+            segments.c.shard_n == of.shard_n,
+            segments.c.number < of.number,
+            segments.c.num_results > 0,
+        )
+        .order_by(segments.c.number)
+    )
+    return [
+        Bell(tenant_id, batch_id, run_id, of.shard_n, attempt_id, seq)
         for attempt_id, seq in conn.execute(query)
     ]
 

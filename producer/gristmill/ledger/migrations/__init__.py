@@ -1,0 +1,1 @@
+"""How a Ledger of an earlier version becomes one of this: Alembic's scripts."""

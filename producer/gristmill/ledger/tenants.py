@@ -1,0 +1,97 @@
+"""Queries about tenants and their API keys. Of a key only a digest is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import Connection, insert, or_, select, update
+
+from gristmill.ledger.paging import Page, after, read_page
+from gristmill.ledger.schema import api_keys, tenants
+
+#: `last_used_at` is written at most so often.
+LAST_USED_EVERY_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """What is known of a key. `id` is its public part."""
+
+    id: str
+    tenant_id: str
+    name: str
+    digest: str
+    scopes: tuple[str, ...]
+    created_at: int
+    expires_at: int | None = None
+    revoked_at: int | None = None
+    last_used_at: int | None = None
+
+    def is_live(self, now: float) -> bool:
+        has_expired = self.expires_at is not None and self.expires_at <= now
+        return self.revoked_at is None and not has_expired
+
+
+def ensure(conn: Connection, tenant_id: str, *, now: int) -> None:
+    """Make the tenant, unless it is there."""
+    found = conn.execute(select(tenants).where(tenants.c.tenant_id == tenant_id)).first()
+    if found is None:
+        conn.execute(insert(tenants).values(tenant_id=tenant_id, created_at=now))
+
+
+def any_key(conn: Connection) -> bool:
+    """Whether there is a key of any tenant."""
+    return conn.execute(select(api_keys.c.id).limit(1)).first() is not None
+
+
+def add_key(conn: Connection, key: ApiKey) -> None:
+    conn.execute(insert(api_keys).values(**asdict(key) | {"scopes": list(key.scopes)}))
+
+
+def find_key(conn: Connection, key_id: str) -> ApiKey | None:
+    """By the public part of a key that a caller has shown: before anybody knows the tenant."""
+    row = conn.execute(select(api_keys).where(api_keys.c.id == key_id)).mappings().one_or_none()
+    return None if row is None else ApiKey(**dict(row) | {"scopes": tuple(row["scopes"])})
+
+
+def list_keys(
+    conn: Connection, tenant_id: str | None, *, limit: int, after_id: str | None = None
+) -> Page[ApiKey] | None:
+    """Keys, the newest first, of one tenant or, for an operator, of all (None)."""
+    query = select(api_keys)
+    if tenant_id is not None:
+        query = query.where(api_keys.c.tenant_id == tenant_id)
+    if after_id is not None:
+        found = conn.execute(query.where(api_keys.c.id == after_id)).mappings().one_or_none()
+        if found is None:
+            return None
+        query = query.where(after(api_keys, found, newest_first=True))
+    rows, has_more = read_page(conn, query, api_keys, limit=limit, newest_first=True)
+    found_keys = [ApiKey(**dict(row) | {"scopes": tuple(row["scopes"])}) for row in rows]
+    return Page(found_keys, has_more)
+
+
+def revoke_key(conn: Connection, tenant_id: str, key_id: str, *, now: int) -> bool:
+    """False when the tenant has no such key. A key that was revoked before stays so."""
+    of_tenant = (api_keys.c.tenant_id == tenant_id, api_keys.c.id == key_id)
+    conn.execute(
+        update(api_keys).where(*of_tenant, api_keys.c.revoked_at.is_(None)).values(revoked_at=now)
+    )
+    return conn.execute(select(api_keys.c.id).where(*of_tenant)).first() is not None
+
+
+def touch_key(conn: Connection, key: ApiKey, *, now: int) -> None:
+    """The key was used just now."""
+    is_older = or_(
+        api_keys.c.last_used_at.is_(None), api_keys.c.last_used_at < now - LAST_USED_EVERY_S
+    )
+    statement = update(api_keys).where(
+        api_keys.c.tenant_id == key.tenant_id, api_keys.c.id == key.id, is_older
+    )
+    conn.execute(statement.values(last_used_at=now))
+
+
+def all_tenants(conn: Connection) -> Sequence[str]:
+    """The ids of all tenants, for an operator."""
+    return list(conn.scalars(select(tenants.c.tenant_id).order_by(tenants.c.tenant_id)))

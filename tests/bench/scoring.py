@@ -89,7 +89,8 @@ def _theirs(rival: Path, folder: Path, rows: list[list[ScoreRow]], size: int) ->
 def _run(python: str, script: str, folder: Path, rows: list[list[ScoreRow]], *more: str) -> Any:
     with TemporaryDirectory() as scratch:
         rows_file, result_file = Path(scratch) / "rows.json", Path(scratch) / "result.json"
-        rows_file.write_text(json.dumps(rows))
+        warm_up = [rows[0][0]]
+        rows_file.write_text(json.dumps([warm_up, *rows]))
         subprocess.run(
             [python, str(_ENGINES / script), str(folder), str(rows_file), str(result_file), *more],
             check=True,

@@ -17,11 +17,12 @@ from drive import make_engine, run
 from huggingface_hub.errors import StrictDataclassError
 from packed import as_engine_takes_it, logits_alone, logits_packed, mixed_steps
 from shrink import ALL, VOCAB_SIZE, make_oracle
-from tiny import greedy_alone, greedy_job
+from tiny import greedy_alone, greedy_job, score_job
 from verdicts import NOT_BUILDABLE, REFUSED, SAMPLE
 
 from gristmill.errors import ModelUnsupported
 from gristmill_worker.attention.reference import ReferenceAttention
+from gristmill_worker.models.loader import LoadedModel
 from gristmill_worker.models.probe import CallRecorder, run_three_tokens
 
 #: Around the edges of Blocks, and several windows long.
@@ -80,7 +81,22 @@ def test_an_architecture_is_exact_or_refused_by_the_right_rule(
     )
     for i, row in enumerate(rows):
         assert list(finished[str(i)].generated.token_ids) == greedy_alone(oracle, row, 6)
+    _check_scores(fast, compiled, rows, expected)
     record_property("architecture", "accepted and exact")
+
+
+def _check_scores(
+    loaded: LoadedModel, attention: Any, rows: list[list[int]], expected: list[torch.Tensor]
+) -> None:
+    """The head of each architecture, run over slices of hidden states, gives the model's logits."""
+    engine = make_engine(loaded, num_blocks=32, block_size=16, attention=attention)
+    ends = run(engine, [(str(i), score_job(row)) for i, row in enumerate(rows)])
+    for i, (row, logits) in enumerate(zip(rows, expected, strict=True)):
+        values = logits.double().log_softmax(-1)[range(len(row) - 1), row[1:]]
+        found = torch.tensor([one.logprob for one in ends[str(i)].scored], dtype=torch.double)
+        scale = max(1.0, float(logits.abs().max()))
+        assert len(found) == len(row) - 1
+        assert not len(row[1:]) or float((found - values).abs().max()) <= 2 * TOLERANCE * scale
 
 
 def test_the_tables_name_each_architecture_once_and_count_them(

@@ -9,17 +9,11 @@ import torch
 from drive import make_engine, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import VOCAB_SIZE, greedy_job, prompts
+from tiny import VOCAB_SIZE, greedy_job, prompts, score_job
 
-from gristmill.types import FinishReason, Job, JobKind, Prompt, Row, SamplingParams, TokenLogprob
+from gristmill.types import FinishReason, Job, Prompt, Row, SamplingParams, TokenLogprob
 from gristmill_worker.engine.base import Generated
 from gristmill_worker.engine.engine import ContinuousBatchingEngine
-
-
-def score_job(token_ids: list[int], scored_from: int = 1, *, top: int = 1) -> Job:
-    params = SamplingParams(0, temperature=0.0, logprobs=top)
-    prompt = Prompt(tuple(token_ids), scored_from)
-    return Job((Row(0, "row"),), (prompt,), params, JobKind.SCORE)
 
 
 def distributions(model: Any, token_ids: list[int]) -> torch.Tensor:  # [T, vocab_size] float64

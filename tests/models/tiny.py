@@ -15,7 +15,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
-from gristmill.types import Job, Prompt, Row, SamplingParams
+from gristmill.types import Job, JobKind, Prompt, Row, SamplingParams
 from gristmill_worker.models.fuse import fuse_model
 from gristmill_worker.models.hook import ATTENTION
 from gristmill_worker.models.loader import LoadedModel
@@ -167,6 +167,12 @@ def prompts(lengths: list[int], seed: int = 0) -> list[list[int]]:
 def greedy_job(prompt_ids: list[int], max_tokens: int, **params: Any) -> Job:
     sampling = SamplingParams(max_tokens, temperature=0.0, **params)
     return Job((Row(0, "row"),), (Prompt(tuple(prompt_ids)),), sampling)
+
+
+def score_job(token_ids: list[int], scored_from: int = 1, *, top: int = 1) -> Job:
+    params = SamplingParams(0, temperature=0.0, logprobs=top)
+    prompt = Prompt(tuple(token_ids), scored_from)
+    return Job((Row(0, "row"),), (prompt,), params, JobKind.SCORE)
 
 
 def save_folder(path: Path, model: Any) -> Path:

@@ -1,6 +1,6 @@
 """Scores rows with Gristmill's own Engine: lines of /v1/score, read, tokenised and computed.
 
-Arguments: MODEL_FOLDER ROWS_FILE RESULT_FILE
+Arguments: MODEL_FOLDER ROWS_FILE RESULT_FILE. The first rows warm up and are not reported.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def main(folder: str, rows_file: str, result_file: str) -> None:
     model = find_model(folder, settings=settings, served_names=["M"])
     loaded = load_model(Path(folder), cache_dir=settings.cache_dir)
     tokeniser = Tokeniser(model)
-    results = []
-    for rows in json.loads(Path(rows_file).read_text()):
+    results: list[dict[str, object]] = []
+    warm_up, *tasks = json.loads(Path(rows_file).read_text())
+    for rows in (warm_up, *tasks):
         # A new Engine each time: what lies in the prefix cache must not help.
         engine = build_engine(loaded, cache_dir=settings.cache_dir)
         source = io.BytesIO("\n".join(line(i, *row) for i, row in enumerate(rows)).encode())
@@ -59,7 +60,7 @@ def main(folder: str, rows_file: str, result_file: str) -> None:
                 "sums": [sums[str(i)] for i in range(len(rows))],
             }
         )
-    Path(result_file).write_text(json.dumps(results))
+    Path(result_file).write_text(json.dumps(results[1:]))
 
 
 def line(i: int, context: str, choices: list[str]) -> str:

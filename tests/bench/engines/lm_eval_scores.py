@@ -1,6 +1,6 @@
 """Scores rows with lm-evaluation-harness over transformers (its HFLM), at its best batch size.
 
-Arguments: MODEL_FOLDER ROWS_FILE RESULT_FILE BATCH_SIZE
+Arguments: MODEL_FOLDER ROWS_FILE RESULT_FILE BATCH_SIZE. The first rows warm up.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from lm_eval.models.huggingface import HFLM
 
 def main(folder: str, rows_file: str, result_file: str, batch_size: str) -> None:
     model = HFLM(pretrained=folder, dtype="float32", device="cpu", batch_size=int(batch_size))
-    results = []
-    for rows in json.loads(Path(rows_file).read_text()):
+    results: list[dict[str, object]] = []
+    warm_up, *tasks = json.loads(Path(rows_file).read_text())
+    for rows in (warm_up, *tasks):
         requests = [
             Instance("loglikelihood", {}, (context, choice), i)
             for i, (context, choices) in enumerate(rows)
@@ -32,7 +33,7 @@ def main(folder: str, rows_file: str, result_file: str, batch_size: str) -> None
                 "sums": [[next(found)[0] for _ in choices] for _, choices in rows],
             }
         )
-    Path(result_file).write_text(json.dumps(results))
+    Path(result_file).write_text(json.dumps(results[1:]))
 
 
 if __name__ == "__main__":

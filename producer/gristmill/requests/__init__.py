@@ -7,6 +7,7 @@ input_file      all of the file: stretches of Requests, or BatchInvalid
 bodies          a Request's body → validated fields, or RowRefused for that row alone
 structured      the fields that say what an answer looks like → Grammar
 tools           functions that may be called, and calls that were made; messages: all of a chat
+embeddings      the body of /v1/embeddings, and its Job
 unsupported     the fields of the API that come later, and their neutral values
 control_tokens  keeps special tokens that user text spells out from being read as such
 tokenise        chat template and text → token ids

@@ -67,6 +67,7 @@ def _fail() -> None:
 
 def _freeze() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.05)  # the signal may reach this thread a moment later than others
 
 
 #: `hang` stops one thread, `freeze` the whole process, until it gets SIGCONT.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import queue
@@ -65,6 +67,14 @@ class Nursery:
                 self._born.put(int(pid))
             else:
                 self._codes[int(pid)] = os.waitstatus_to_exitcode(int(rest[0]))
+
+
+@functools.cache
+def shared_nursery() -> Nursery:
+    """One for all tests of this process."""
+    nursery = Nursery()
+    atexit.register(nursery.close)
+    return nursery
 
 
 @dataclass

@@ -15,8 +15,6 @@ from typing import Any
 from local_run import comparable
 
 Event = dict[str, Any]
-#: Shard, Job, Choice, position: one token of a batch.
-Token = tuple[int, int, int, int]
 
 
 def read_history(path: Path) -> list[Event]:
@@ -58,6 +56,10 @@ class AttemptTrace:
     @property
     def closed(self) -> str | None:
         return self.stored[-1][4] if self.stored else None
+
+
+#: By process and id: two that share an id are still two.
+Attempts = dict[tuple[int, str], AttemptTrace]
 
 
 @dataclass
@@ -108,8 +110,9 @@ def _time(event: Event) -> float:
     return float(event["t"])
 
 
-def _attempts(processes: list[list[Event]], report: Report) -> dict[str, AttemptTrace]:
-    attempts: dict[str, AttemptTrace] = {}
+def _attempts(processes: list[list[Event]], report: Report) -> Attempts:
+    attempts: Attempts = {}
+    ids: set[str] = set()
     for events in processes:
         reading: dict[str, float] = {}
         storing: dict[tuple[str, int], Event] = {}
@@ -118,11 +121,10 @@ def _attempts(processes: list[list[Event]], report: Report) -> dict[str, Attempt
                 case "reading":
                     reading[event["lease"]] = event["t"]
                 case "opening":
-                    if event["attempt"] in attempts:
-                        report.refuse(
-                            "an Attempt has an id of its own", f"{event['attempt']} opened twice"
-                        )
-                    attempts[event["attempt"]] = AttemptTrace(
+                    if event["attempt"] in ids:
+                        report.refuse("an Attempt's id is never used again", event["attempt"])
+                    ids.add(event["attempt"])
+                    attempts[event["pid"], event["attempt"]] = AttemptTrace(
                         event["attempt"],
                         event["pid"],
                         event["shard"],
@@ -134,12 +136,12 @@ def _attempts(processes: list[list[Event]], report: Report) -> dict[str, Attempt
                     storing[event["attempt"], event["seq"]] = event
                 case "stored":
                     about = storing[event["attempt"], event["seq"]]
-                    attempts[event["attempt"]].stored.append(
+                    attempts[event["pid"], event["attempt"]].stored.append(
                         (event["t"], event["seq"], about["jobs"], about["ends"], about["closed"])
                     )
                 case "decoding":
                     for attempt_id, tokens in event["tokens"].items():
-                        attempts[attempt_id].decoded.append((event["t"], tokens))
+                        attempts[event["pid"], attempt_id].decoded.append((event["t"], tokens))
     return attempts
 
 
@@ -173,9 +175,7 @@ def _check_order(events: list[Event], report: Report) -> None:
             report.refuse(rule, f"{attempt} rang for Segments {early} that are not stored")
 
 
-def _check_fences(
-    events: list[Event], attempts: dict[str, AttemptTrace], lease_s: float, report: Report
-) -> None:
+def _check_fences(events: list[Event], attempts: Attempts, lease_s: float, report: Report) -> None:
     """No step on a Lease that may have ended, but the one that was under way."""
     since: dict[str, float] = {}
     steps_beyond: Counter[str] = Counter()
@@ -187,7 +187,7 @@ def _check_fences(
                 since.update(dict.fromkeys(event["leases"], event["since"]))
             case "decoding":
                 for attempt_id in event["tokens"]:
-                    lease = attempts[attempt_id].lease
+                    lease = attempts[event["pid"], attempt_id].lease
                     if event["t"] > since[lease] + lease_s:
                         steps_beyond[attempt_id] += 1
     for attempt_id, num_steps in steps_beyond.items():
@@ -198,7 +198,7 @@ def _check_fences(
             )
 
 
-def _check_tokens(attempts: dict[str, AttemptTrace], report: Report) -> None:
+def _check_tokens(attempts: Attempts, report: Report) -> None:
     """What lay in the Store when an Attempt read is never decoded by it."""
     by_shard: dict[int, list[AttemptTrace]] = defaultdict(list)
     for attempt in attempts.values():
@@ -264,7 +264,7 @@ def _check_closing(
             return
 
 
-def _measure_kills(attempts: dict[str, AttemptTrace], faults: list[Event], report: Report) -> None:
+def _measure_kills(attempts: Attempts, faults: list[Event], report: Report) -> None:
     """How soon the rows of a dead worker run again, and how much of its work was lost."""
     kills = {fault["pid"]: fault["t"] for fault in faults if fault["kind"] == "SIGKILL"}
     for attempt in attempts.values():

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-import gristmill.stores.local as local_store
-from fake_engine import FakeEngine  # noqa: F401  (imported before the fork)
 from planted import plant
 from scripted_engine import ScriptedEngine, by_attempt
 
+import gristmill.stores.local as local_store
 from gristmill import crash_points
 from gristmill.cli import app
 from gristmill.compute import WorkerConfig

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -47,7 +48,8 @@ def ignores_acceptance_order() -> Any:
 def reuses_an_attempt_id() -> Any:
     """Attempts are counted instead of named at random, and each process begins at 1."""
     numbers = itertools.count(1)
-    return patch.object(attempt.secrets, "token_hex", lambda size: f"{next(numbers):016x}")
+    counted = SimpleNamespace(token_hex=lambda size: f"{next(numbers):016x}")
+    return patch.object(attempt, "secrets", counted)
 
 
 def accepts_after_the_freeze() -> Any:
@@ -70,21 +72,10 @@ def accepts_after_the_freeze() -> Any:
                 break
         return finalize(control, tenant_id, batch_id, **rest)
 
-    patches = patch.object(accept, "_accept_of_batch", accept_any)
-    return _both(patches, patch.object(pipeline, "finalize", finalize_late))
-
-
-class _both:
-    def __init__(self, *patches: Any) -> None:
-        self._patches = patches
-
-    def __enter__(self) -> None:
-        for one in self._patches:
-            one.start()
-
-    def __exit__(self, *_: object) -> None:
-        for one in self._patches:
-            one.stop()
+    both = ExitStack()
+    both.enter_context(patch.object(accept, "_accept_of_batch", accept_any))
+    both.enter_context(patch.object(pipeline, "finalize", finalize_late))
+    return both
 
 
 #: By name, and the side on which each one is planted.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from arena import Nursery
+from arena import shared_nursery
 from matrix import CASES, Case, survive
 from pipeline import fast_folder
 from redis_server import shared_server
@@ -21,25 +20,18 @@ SAMPLE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
-
-
-def run(case: Case, nursery: Nursery) -> None:
+def run(case: Case) -> None:
     queue_url = f"{shared_server('redis6').url}?prefix=test-{uuid4().hex}"
     with fast_folder() as folder:
-        survive(case, nursery, queue_url, folder / "arena")
+        survive(case, shared_nursery(), queue_url, folder / "arena")
 
 
 @pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.plan)
-def test_a_batch_survives_what_happens_at_a_crash_point(case: Case, nursery: Nursery) -> None:
-    run(case, nursery)
+def test_a_batch_survives_what_happens_at_a_crash_point(case: Case) -> None:
+    run(case)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.plan)
-def test_a_batch_survives_what_happens_at_each_crash_point(case: Case, nursery: Nursery) -> None:
-    run(case, nursery)
+def test_a_batch_survives_what_happens_at_each_crash_point(case: Case) -> None:
+    run(case)

@@ -21,7 +21,10 @@ Place = tuple[int, int]
 #: every PRESENCE of a Lease; a dead one's message comes back after three quarters at the earliest.
 FRESH = 0.7
 PRESENCE = 0.4
-_DEATHS = 2
+#: So many deaths are evidence: of Attempts without progress, and of a row that ran alone.
+DEATHS = 2
+#: Where a person starts a single process again and again, most deaths are that person's doing.
+DEATHS_IN_ONE_PROCESS = 4
 
 
 @dataclass(slots=True)
@@ -60,7 +63,7 @@ def find_live(traces: Iterable[Trace], *, now: float, lease_s: float) -> Trace |
     return None
 
 
-def judge(traces: Iterable[Trace]) -> Verdict:
+def judge(traces: Iterable[Trace], *, num_deaths: int = DEATHS) -> Verdict:
     """What follows from Attempts of which none lives, given in the order of their marks."""
     longest: dict[Place, int] = {}
     lone_deaths: Counter[int] = Counter()
@@ -79,10 +82,10 @@ def judge(traces: Iterable[Trace]) -> Verdict:
             continue
         if alone is None:
             num_silent += not (trace.finished or grown)
-            is_isolated = num_silent >= _DEATHS
+            is_isolated = num_silent >= num_deaths
         elif alone not in finished:
             lone_deaths[alone] = 0 if alone in grown else lone_deaths[alone] + 1
-            if lone_deaths[alone] >= _DEATHS:
+            if lone_deaths[alone] >= num_deaths:
                 condemned.add(alone)
                 num_silent, is_isolated = 0, False
     return Verdict(

@@ -24,7 +24,7 @@ from gristmill.stores.segments import bell_of
 from gristmill.types import Shard, ShardPointer
 from gristmill.wire import encode_segment
 from gristmill_worker.attempt import Attempt, expected_tokens
-from gristmill_worker.evidence import Verdict, find_live, judge
+from gristmill_worker.evidence import DEATHS, DEATHS_IN_ONE_PROCESS, Verdict, find_live, judge
 from gristmill_worker.leases import LeaseKeeper
 from gristmill_worker.outbox import Outbox
 from gristmill_worker.segments import ShardProgress, read_shard_progress
@@ -259,7 +259,8 @@ class Intake:
                 log.info("shard left to attempt=%s shard=%d", live.attempt_id, fetched.pointer.n)
                 self._release(fetched, self._queue.lease_s)
                 return
-        verdict = judge(progress.traces)
+        num_deaths = DEATHS_IN_ONE_PROCESS if self._config.is_sole else DEATHS
+        verdict = judge(progress.traces, num_deaths=num_deaths)
         if verdict.is_isolated and self.load.num_attempts and not is_done:
             self._make_way_for(fetched)
             return

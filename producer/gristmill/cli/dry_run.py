@@ -124,6 +124,8 @@ def _where(group: RefusedGroup) -> str:
 
 
 def _estimate(max_output_tokens: int, tokens_per_s: float | None) -> str:
+    if not max_output_tokens:
+        return "no estimate: nothing is generated, and only generated tokens are measured"
     if tokens_per_s is None:
         return "no estimate: no longer run of this model on this machine has been measured yet"
     return (

@@ -73,6 +73,12 @@ def test_the_report_has_rows_tokens_and_each_problem():
     ]
 
 
+def test_a_file_that_generates_nothing_has_no_estimate():
+    report = replace(REPORT, max_output_tokens=0)
+
+    assert "no estimate: nothing is generated" in report_text(report, tokens_per_s=50.0)
+
+
 def test_refused_rows_end_in_4_and_nothing_is_run(gristmill, pipeline, checked):
     result = gristmill(*RUN, "--served-model-name", "s")
 

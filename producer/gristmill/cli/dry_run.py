@@ -34,7 +34,8 @@ def dry_run(config: RunConfig, *, as_json: bool, quiet: bool, show_progress: boo
         raise
     speed = ThroughputLog(config.settings.cache_dir).tokens_per_s(config.model_name)
     if as_json:
-        estimated_s = None if speed is None else report.max_output_tokens / speed
+        num_tokens = report.max_output_tokens
+        estimated_s = num_tokens / speed if speed and num_tokens else None
         _print_document(
             {"status": "valid", **asdict(report), "tokens_per_s": speed, "estimated_s": estimated_s}
         )

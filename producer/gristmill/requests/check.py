@@ -133,8 +133,6 @@ def _count(groups: _Groups, refusal: Refusal, *, max_groups: int) -> None:
     if key not in groups and len(groups) >= max_groups:
         code, param = "other", None
         key = (code, param, None)
-    group = groups.get(key) or RefusedGroup(
-        code, param, refusal.error.message, refusal.line_no, 0
-    )
+    group = groups.get(key) or RefusedGroup(code, param, refusal.error.message, refusal.line_no, 0)
     lines = (*group.lines, refusal.line_no)[:_MAX_LINES]
     groups[key] = replace(group, num_rows=group.num_rows + 1, lines=lines)

@@ -103,6 +103,8 @@ class Intake:
         self._look_at = monotonic()
         self._closing = threading.Event()
         self._more = threading.Event()
+        #: When the piece of work began that is under way.
+        self.work_began: float | None = None
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
 
@@ -153,14 +155,18 @@ class Intake:
     def _run(self) -> None:
         while not self._closing.is_set():
             self._more.clear()
+            self.work_began = self._monotonic()
             try:
-                if not self._work():
-                    self._more.wait(_POLL_INTERVAL_S)
+                may_have_more = self._work()
             except Exception as error:
                 log.exception("intake failed")
                 self._error = error
                 self.wake()
                 return
+            finally:
+                self.work_began = None
+            if not may_have_more:
+                self._more.wait(_POLL_INTERVAL_S)
 
     def _work(self) -> bool:
         """One piece of work; whether there may be more at once."""

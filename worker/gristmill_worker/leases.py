@@ -46,6 +46,8 @@ class LeaseKeeper:
         self._queue = queue
         self._watchdog_s = watchdog_s
         self.on_hang = on_hang
+        #: For how many seconds a thread that serves the engine loop has been in one call.
+        self.helpers_busy_s: Callable[[], float] = lambda: 0.0
         self._clock = clock
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
@@ -95,7 +97,12 @@ class LeaseKeeper:
 
     @property
     def is_hanging(self) -> bool:
-        """Whether there was no step for so long that none will come any more."""
+        """Whether there was no step for so long that none will come any more.
+
+        Nor will anything come of steps when a helper hangs in a call: those have limits.
+        """
+        if self.helpers_busy_s() > self._watchdog_s:
+            return True
         silent_s = self._clock() - self._last_beat
         return silent_s > max(self._watchdog_s, _PATIENCE * self._longest_s)
 
@@ -107,7 +114,11 @@ class LeaseKeeper:
         if not held:
             return
         if self.is_hanging:
-            log.error("leases not renewed: no step for %.0f s", now - self._last_beat)
+            log.error(
+                "leases not renewed: no step for %.0f s, a call takes %.0f s",
+                now - self._last_beat,
+                self.helpers_busy_s(),
+            )
             self.on_hang()
             return
         crash_points.at("renewing")

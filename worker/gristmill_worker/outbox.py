@@ -50,6 +50,8 @@ class _Line:
         self._retry_at = 0.0
         self._retry_s = _FIRST_RETRY_S
         self.trouble = ""
+        #: When the call began that is under way.
+        self.call_began: float | None = None
 
     def __len__(self) -> int:
         return len(self._errands)
@@ -68,6 +70,7 @@ class _Line:
         done = False
         while self._errands and self._retry_at <= self._clock():
             errand = self._errands[0]
+            self.call_began = self._clock()
             try:
                 errand.call()
             except Exception as error:
@@ -76,6 +79,8 @@ class _Line:
                     raise
                 self._fail(errand, error)
                 return done
+            finally:
+                self.call_began = None
             self._errands.popleft()
             self._recover(errand)
             done = True
@@ -152,6 +157,11 @@ class Outbox:
     def trouble(self) -> str:
         """What keeps it from its work just now, for people."""
         return self._segments.trouble or self._messages.trouble
+
+    @property
+    def call_began(self) -> float | None:
+        """When the call on the store or the queue began that is under way."""
+        return self._segments.call_began or self._messages.call_began
 
     @property
     def is_empty(self) -> bool:

@@ -64,6 +64,7 @@ class Worker:
             monotonic=monotonic,
             wall=wall,
         )
+        self.leases.helpers_busy_s = self._helpers_busy_s
         self._presence_s = min(config.quiet_flush_interval_s, PRESENCE * queue.lease_s)
         self._rows = EngineRows(engine, wall)
         self._attempts: list[Attempt] = []
@@ -127,6 +128,11 @@ class Worker:
         # A drain that takes long is no hanging engine: its Leases last until all is stored.
         self.leases.beat()
         return False
+
+    def _helpers_busy_s(self) -> float:
+        now = self._monotonic()
+        began = filter(None, (self._outbox.call_began, self._intake.work_began))
+        return now - min(began, default=now)
 
     def _has_been_idle(self) -> bool:
         """Whether there has been nothing to do for so long that this Worker may end."""

@@ -73,6 +73,20 @@ def test_a_hanging_engine_loses_its_leases() -> None:
     assert setup.receive().body == b"x"
 
 
+def test_a_call_that_hangs_beside_the_engine_loses_its_leases_too() -> None:
+    setup = Setup()
+    call_began = setup.clock.now
+    setup.keeper.helpers_busy_s = lambda: setup.clock.now - call_began
+
+    for _ in range(12):
+        setup.clock.advance(LEASE_S / 4)
+        setup.keeper.beat()
+        setup.keeper.renew()
+
+    assert not setup.keeper.is_safe(setup.lease)
+    assert setup.receive().body == b"x"
+
+
 def test_slow_steps_are_no_hanging_engine() -> None:
     setup = Setup()
     for _ in range(5):

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,17 +22,37 @@ class TcpProxy:
     cut_at: list[bytes] = field(default_factory=list)
     #: While set, connections stay open and nothing comes back.
     is_mute: bool = False
+    #: How long each piece of a reply is held back, in seconds.
+    delay_s: float = 0.0
     num_cuts: int = 0
+    _clients: set[socket.socket] = field(default_factory=set)
 
     def serve(self, client: socket.socket) -> None:
-        with client, socket.create_connection(("127.0.0.1", self.target_port)) as server:
-            back = threading.Thread(target=self._pump_back, args=(server, client), daemon=True)
-            back.start()
+        self._clients.add(client)
+        try:
+            with client, socket.create_connection(("127.0.0.1", self.target_port)) as server:
+                back = threading.Thread(target=self._pump_back, args=(server, client), daemon=True)
+                back.start()
+                with contextlib.suppress(OSError):
+                    while chunk := client.recv(65536):
+                        server.sendall(chunk)
+                _hang_up(server)
+                back.join()
+        except OSError:
+            pass  # the server is away, and so is this connection
+        finally:
+            self._clients.discard(client)
+
+    def cut_all(self) -> None:
+        """Every connection that is open now ends."""
+        for client in self._clients.copy():
+            _hang_up(client)
+
+    def half_close_all(self) -> None:
+        """Nothing more is sent to any client, whose requests still arrive."""
+        for client in self._clients.copy():
             with contextlib.suppress(OSError):
-                while chunk := client.recv(65536):
-                    server.sendall(chunk)
-            _hang_up(server)
-            back.join()
+                client.shutdown(socket.SHUT_WR)
 
     def _pump_back(self, server: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -41,6 +62,8 @@ class TcpProxy:
                     self.cut_at.remove(mark)
                     self.num_cuts += 1
                     break
+                if self.delay_s:
+                    time.sleep(self.delay_s)
                 if not self.is_mute:
                     client.sendall(chunk)
         _hang_up(client)

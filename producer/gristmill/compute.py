@@ -36,6 +36,8 @@ class WorkerConfig:
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     block_size: int = 16
+    #: Whether steps with few rows compute draft tokens.
+    drafts: bool = True
     #: None leaves it to the Worker, which knows what else needs memory.
     kv_memory_fraction: float | None = None
     #: None leaves the number of CPU threads as it is.
@@ -77,6 +79,7 @@ def worker_config(
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         block_size=settings.block_size,
+        drafts=settings.drafts,
         kv_memory_fraction=settings.kv_memory_fraction,
         num_threads=settings.num_threads,
         flush_interval_s=settings.flush_interval_s,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -32,6 +32,9 @@ class Settings(BaseSettings):
     )
 
     # Ingest and dispatch
+    merge_identical_rows: bool = Field(
+        True, description="Rows that must get the same answer are computed once."
+    )
     shard_max_jobs: int = Field(256, ge=1, description="Most Jobs in one Shard.")
     shard_max_tokens: int = Field(
         60_000, ge=1, description="Prompt tokens and expected output tokens of one Shard."
@@ -50,6 +53,19 @@ class Settings(BaseSettings):
     )
     resend_after_s: float = Field(
         120.0, gt=0, description="A Shard silent for so long is rung again; doubles each time."
+    )
+
+    # The API
+    max_file_bytes: int = Field(
+        8 * 2**30, ge=1, description="Largest file that can be uploaded, in bytes."
+    )
+    file_lifetime_s: int = Field(
+        30 * 24 * 3600, ge=1, description="Files are removed after so long, unless asked else."
+    )
+    key_pepper: SecretStr | None = Field(
+        None,
+        min_length=16,
+        description="Secret under which API keys are hashed; the same in all API processes.",
     )
 
     # Processes
@@ -74,6 +90,7 @@ class Settings(BaseSettings):
     max_num_batched_tokens: int = Field(
         512, ge=16, description="Most tokens computed in one step, prefill and decode together."
     )
+    drafts: bool = Field(True, description="Draft tokens fill steps that have few rows (CPU only).")
     block_size: int = Field(16, ge=1, description="Tokens in one Block of the KV cache.")
     kv_memory_fraction: float | None = Field(
         None,

@@ -89,6 +89,8 @@ def written_default(name: str) -> str:
     default = Settings.model_fields[name].default
     if default is None:
         return "none"
+    if isinstance(default, bool):
+        return str(default).lower()
     if isinstance(default, Path):
         return "`" + str(default).replace(str(Path.home()), "~") + "`"
     return f"{default:g}" if isinstance(default, float) else str(default)

@@ -86,6 +86,7 @@ def _generator(config: WorkerConfig) -> Equipment:
         max_num_batched_tokens=config.max_num_batched_tokens,
         block_size=config.block_size,
         kv_memory_fraction=config.kv_memory_fraction,
+        drafts=config.drafts,
     )
     kv_tokens = engine.num_blocks * config.block_size
     return Equipment(

@@ -37,6 +37,7 @@ def receipt(model: ModelPin, job: Job, result: RowResult, origin: Origin) -> dic
         "template_hash": origin.template_hash or None,
         "engine_version": origin.engine_version or None,
         "dtype": model.dtype,
+        "computed_for_rows": len(job.rows),
         "cached_tokens": result.usage.cached_tokens,
         "queue_ms": _ms(result.times.queue_s),
         "prefill_ms": _ms(result.times.prefill_s),

@@ -55,7 +55,14 @@ def prepare(
     ):
         for stretch in file.stretches(start=start or Cursor()):
             draft = _draft(stretch, model=model, tokeniser=tokeniser)
-            following = encoder.submit(finish, draft, model=model, tokeniser=tokeniser, seeds=seeds)
+            following = encoder.submit(
+                finish,
+                draft,
+                model=model,
+                tokeniser=tokeniser,
+                seeds=seeds,
+                merge=settings.merge_identical_rows,
+            )
             if under_way is not None:
                 yield under_way.result()
             under_way = following

@@ -78,8 +78,13 @@ class RowSeeds:
         return int.from_bytes(digest[:8])
 
 
-def finish(draft: Draft, *, model: Model, tokeniser: Tokeniser, seeds: RowSeeds) -> Window:
-    """Encodes a draft; rows whose prompt is empty or does not fit are refused."""
+def finish(
+    draft: Draft, *, model: Model, tokeniser: Tokeniser, seeds: RowSeeds, merge: bool = True
+) -> Window:
+    """Encodes a draft; rows whose prompt is empty or does not fit are refused.
+
+    With `merge`, rows that must get the same answer share a Job.
+    """
     prompts = [prompt for c in draft.candidates for prompt in c.prompts]
     encoded = iter(tokeniser.encode([one for one in prompts if isinstance(one, Text)]))
     #: By the Job that a row asks for, without the row.
@@ -93,7 +98,8 @@ def finish(draft: Draft, *, model: Model, tokeniser: Tokeniser, seeds: RowSeeds)
         except RowRefused as error:
             refused.append(refusal(candidate.row, candidate.line_no, error))
             continue
-        rows_of.setdefault(job, []).append(candidate.row)
+        wanted = job if merge else replace(job, rows=(candidate.row,))
+        rows_of.setdefault(wanted, []).append(candidate.row)
         prompt_tokens += job.num_prompt_tokens
     jobs = [replace(job, rows=tuple(rows)) for job, rows in rows_of.items()]
     return Window(

@@ -77,6 +77,7 @@ def test_a_chat_answer_has_every_key_of_the_api() -> None:
             "template_hash": "the-template",
             "engine_version": "gristmill 1.2.3, torch 2",
             "dtype": "float32",
+            "computed_for_rows": 1,
             "cached_tokens": 8,
             "queue_ms": 50.0,
             "prefill_ms": 200.0,

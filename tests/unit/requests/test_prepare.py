@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gristmill.requests.prepare import Window
+from gristmill.settings import Settings
 from gristmill.types import Job
 
 MakeLine = Callable[..., str]
@@ -84,8 +85,11 @@ def test_B27_a_schema_that_does_not_compile_refuses_its_row_and_no_other(
     huge = wanted({"type": "integer", "minimum": 0, "maximum": 20_000_000_000})
 
     windows = read(
-        [chat("plain"), chat("json", response_format=huge, n=2)]
-        + [chat("bad", response_format=wanted({"not": {"type": "string"}}))]
+        [
+            chat("plain"),
+            chat("json", response_format=huge, n=2),
+            chat("bad", response_format=wanted({"not": {"type": "string"}})),
+        ]
     )
 
     assert refused(windows) == {"bad": ("response_format", "invalid_grammar")}
@@ -234,6 +238,15 @@ def test_equal_deterministic_rows_share_a_job(read: Any, completion: MakeLine) -
     assert shared == ["ab", "cd", "e", "f", "g", "h"]
     assert window.num_rows == 8
     assert window.prompt_tokens == 8 * len(window.jobs[0].prompt_ids)
+
+
+def test_equal_rows_stay_apart_where_that_is_asked_for(read: Any, completion: MakeLine) -> None:
+    lines = [completion(name, "hi", temperature=0) for name in "abc"]
+
+    (window,) = read(lines, settings=Settings(merge_identical_rows=False))
+
+    assert sorted(row.custom_id for job in window.jobs for row in job.rows) == ["a", "b", "c"]
+    assert len(window.jobs) == 3
 
 
 def test_the_seed_of_a_row_depends_on_the_batch_and_its_custom_id(

@@ -53,11 +53,7 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
         f"{usage.prompt_tokens:,} prompt, {usage.completion_tokens:,} generated; "
         f"{summary.cached_fraction:.1%} of the prompt tokens came from the prefix cache",
     )
-    yield (
-        "this run",
-        f"{summary.generated_tokens:,} tokens in {format_duration(summary.elapsed_s)}, "
-        f"{summary.tokens_per_s:,.1f} tokens/s",
-    )
+    yield "this run", _speed(summary)
     if summary.equipment:
         yield "engine", summary.equipment
     if summary.rows_resumed or summary.tokens_resumed:
@@ -74,6 +70,15 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "answers", str(summary.output_path)
     if summary.errors_path is not None:
         yield "errors", str(summary.errors_path)
+
+
+def _speed(summary: Summary) -> str:
+    """Scores and embeddings generate nothing, so rows are what counts there."""
+    seconds = format_duration(summary.elapsed_s)
+    if summary.usage.completion_tokens or not summary.completed:
+        return f"{summary.generated_tokens:,} tokens in {seconds}, {summary.tokens_per_s:,.1f} tokens/s"
+    rows = summary.completed - summary.rows_resumed
+    return f"{counted(rows, 'row')} in {seconds}, {rows / max(summary.elapsed_s, 1e-9):,.1f} rows/s"
 
 
 def _quantiles(p50_s: float | None, p95_s: float | None) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gristmill.errors import LineError, ModelNotFound, ModelUnsupported, WorkFolderMismatch
+from gristmill.types import Usage
 
 RUN = ("run", "in.jsonl", "-o", "out.jsonl", "--model", "m")
 
@@ -182,6 +183,13 @@ def test_the_summary_has_the_figures(gristmill, pipeline):
         "ITL        p50 50 ms, p95 125 ms",
         "answers    out.jsonl",
     ]
+
+
+def test_where_nothing_is_generated_the_summary_counts_rows(gristmill, pipeline):
+    pipeline.ends_with(usage=Usage(prompt_tokens=1200), generated_tokens=0, tokens_per_s=0.0)
+
+    assert "this run   3 rows in 4.5 s, 0.7 rows/s" in gristmill(*RUN).stdout
+
 
 
 def test_json_prints_one_document(gristmill, pipeline):

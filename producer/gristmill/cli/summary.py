@@ -76,7 +76,8 @@ def _speed(summary: Summary) -> str:
     """Scores and embeddings generate nothing, so rows are what counts there."""
     seconds = format_duration(summary.elapsed_s)
     if summary.usage.completion_tokens or not summary.completed:
-        return f"{summary.generated_tokens:,} tokens in {seconds}, {summary.tokens_per_s:,.1f} tokens/s"
+        speed = f"{summary.tokens_per_s:,.1f} tokens/s"
+        return f"{summary.generated_tokens:,} tokens in {seconds}, {speed}"
     rows = summary.completed - summary.rows_resumed
     return f"{counted(rows, 'row')} in {seconds}, {rows / max(summary.elapsed_s, 1e-9):,.1f} rows/s"
 

@@ -191,7 +191,6 @@ def test_where_nothing_is_generated_the_summary_counts_rows(gristmill, pipeline)
     assert "this run   3 rows in 4.5 s, 0.7 rows/s" in gristmill(*RUN).stdout
 
 
-
 def test_json_prints_one_document(gristmill, pipeline):
     document = json.loads(gristmill(*RUN, "--json").stdout)
 

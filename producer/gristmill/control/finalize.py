@@ -129,13 +129,17 @@ def _write_file(control: Control, batch: Batch, which: str) -> files.File:
 
     num_bytes = control.store.put_stream(file_key(batch.tenant_id, file_id), chunks())
     crash_points.at("file-written", batch=batch.id, which=which)
+    lifetime_s = batch.output_expires_after_s or control.settings.file_lifetime_s
+    now = control.now
     return files.File(
         id=file_id,
         tenant_id=batch.tenant_id,
         purpose="batch_output",
         filename=f"{batch.id}_{which}.jsonl",
         num_bytes=num_bytes,
-        created_at=control.now,
+        created_at=now,
+        # Those of `gristmill run` are its own business.
+        expires_at=None if batch.input_file_id is None else now + lifetime_s,
     )
 
 

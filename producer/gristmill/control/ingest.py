@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 from gristmill import crash_points
 from gristmill.control.accept import apply
 from gristmill.control.base import Control, read_batch
+from gristmill.control.submit import SHARD_SETTINGS
 from gristmill.errors import BatchInvalid
 from gristmill.ledger import batches, shards
 from gristmill.ledger.batch import Batch
@@ -18,6 +19,7 @@ from gristmill.ledger.shards import NewShard
 from gristmill.ledger.status import BatchStatus
 from gristmill.models import Model
 from gristmill.requests.prepare import Cursor, Refusal, Window, prepare
+from gristmill.requests.tokenise import Tokeniser
 from gristmill.settings import Settings
 from gristmill.stores.keys import batch_key, segment_key, shard_key
 from gristmill.stores.segments import bell_of
@@ -26,9 +28,6 @@ from gristmill.wire import encode_segment, encode_shard
 
 #: The Attempt that refused rows are answered by.
 INGEST_ATTEMPT = "ingest"
-#: Settings that decide what lies in which Shard. They are kept with the batch, so that an ingest
-#: that is repeated or goes on elsewhere writes the same bytes under the same keys.
-SHARD_SETTINGS = ("shard_max_jobs", "shard_max_tokens")
 #: Output tokens that a Job is expected to need at most, when Shards are cut.
 _MAX_EXPECTED_OUTPUT = 256
 
@@ -85,6 +84,7 @@ def ingest_slice(
     model: Model,
     *,
     should_pause: Callable[[], bool],
+    tokeniser: Tokeniser | None = None,
 ) -> bool:
     """Read on from the cursor until the end or a pause (asked after each window); whether done."""
     batch = read_batch(control, tenant_id, batch_id)
@@ -92,7 +92,7 @@ def ingest_slice(
         return True
     try:
         with source_opener() as source:
-            for window in _windows(control, batch, source, model):
+            for window in _windows(control, batch, source, model, tokeniser):
                 if not _store_window(control, batch, window):
                     return False
                 batch = read_batch(control, tenant_id, batch_id)
@@ -115,10 +115,13 @@ def ingest_slice(
     return True
 
 
-def _windows(control: Control, batch: Batch, source: BinaryIO, model: Model) -> Iterator[Window]:
+def _windows(
+    control: Control, batch: Batch, source: BinaryIO, model: Model, tokeniser: Tokeniser | None
+) -> Iterator[Window]:
     return prepare(
         source,
         model=model,
+        tokeniser=tokeniser,
         settings=_settings_of(control, batch),
         batch_seed=batch.seed,
         endpoint=batch.endpoint,

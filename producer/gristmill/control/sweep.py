@@ -13,9 +13,10 @@ from gristmill.control.base import Control, read_batch
 from gristmill.control.dispatch import ring
 from gristmill.control.finalize import finalize, freeze
 from gristmill.errors import CorruptDocument
-from gristmill.ledger import batches, shards
+from gristmill.ledger import batches, files, shards
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.status import BatchStatus, FreezeReason
+from gristmill.stores.keys import file_key
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +30,13 @@ def sweep(control: Control) -> None:
     Raises, after all of them had their turn, what the Store has lost of the first one.
     """
     damage: CorruptDocument | None = None
-    for batch in _open_batches(control):
+    for batch in open_batches(control):
         try:
             _ring_silent_shards(control, batch)
             end_if_due(control, read_batch(control, batch.tenant_id, batch.id))
         except CorruptDocument as error:
             damage = damage or error
+    _remove_expired_files(control)
     if damage is not None:
         raise damage
 
@@ -78,7 +80,20 @@ def _ring_silent_shards(control: Control, batch: Batch) -> None:
             ring(control, batch, shard)
 
 
-def _open_batches(control: Control) -> Iterator[Batch]:
+def _remove_expired_files(control: Control) -> None:
+    """Nobody may read them any more. One that a batch still has to read is waited for."""
+    with control.ledger.read() as conn:
+        expired = files.list_expired(conn, now=control.now)
+        unused = [f for f in expired if not files.is_being_read(conn, f.tenant_id, f.id)]
+    for file in unused:
+        control.store.delete(file_key(file.tenant_id, file.id))
+        with control.ledger.write() as conn:
+            files.delete(conn, file.tenant_id, file.id, now=control.now)
+        log.info("file expired tenant=%s file=%s", file.tenant_id, file.id)
+
+
+def open_batches(control: Control) -> Iterator[Batch]:
+    """Of all tenants, those that are not at their end."""
     after_id = ""
     while True:
         with control.ledger.read() as conn:

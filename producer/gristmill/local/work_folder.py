@@ -5,8 +5,6 @@ Nothing else in the folder is ever touched.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +15,7 @@ from typing import Any, Self
 from gristmill.errors import UsageError, WorkFolderMismatch
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.ledger import Ledger, open_sqlite
+from gristmill.local.folder_lock import FolderLock
 from gristmill.stores.local import LocalStore
 from gristmill.types import ModelPin
 
@@ -24,7 +23,6 @@ from gristmill.types import ModelPin
 TENANT_ID = "local"
 _LEDGER = "ledger.sqlite"
 _STORE = "store"
-_LOCK = "gristmill.lock"
 #: Says that the store folder is ours to remove. No key of a Store begins with a dot.
 _MARKER = ".gristmill"
 
@@ -37,24 +35,28 @@ class WorkFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = -1
+        self._lock = FolderLock(
+            path,
+            taken=f"Another process is running in the work folder {path}. Wait for it, or give "
+            "this one another --work-dir.",
+        )
 
     def __enter__(self) -> Self:
         try:
             self._path.mkdir(parents=True, exist_ok=True)
-            self._lock = self._take_lock()
+            self._lock.take()
             self._claim_store()
         except OSError as error:
-            self._drop_lock()
+            self._lock.drop()
             raise UsageError(f"The work folder {self._path} cannot be used: {error}.") from error
         except UsageError:
-            self._drop_lock()
+            self._lock.drop()
             raise
         self.store = LocalStore(self._path / _STORE)
         try:
             self.ledger = open_sqlite(self._path / _LEDGER)
         except UsageError:
-            self._drop_lock()
+            self._lock.drop()
             raise
         return self
 
@@ -65,7 +67,7 @@ class WorkFolder:
         traceback: TracebackType | None,
     ) -> None:
         self.ledger.close()
-        self._drop_lock()
+        self._lock.drop()
 
     def remove(self) -> None:
         """Take away what is ours, and the folder if nothing else is in it."""
@@ -76,32 +78,10 @@ class WorkFolder:
         store = self._path / _STORE
         shutil.rmtree(store / "t", ignore_errors=True)
         (store / _MARKER).unlink(missing_ok=True)
-        (self._path / _LOCK).unlink(missing_ok=True)
+        self._lock.remove()
         for folder in (store, self._path):
             with suppress(OSError):
                 folder.rmdir()
-
-    def _take_lock(self) -> int:
-        path = self._path / _LOCK
-        while True:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # A run that has just ended may have removed the file that was opened here.
-                if _is_file_at(lock, path):
-                    return lock
-            except BlockingIOError:
-                os.close(lock)
-                raise UsageError(
-                    f"Another process is running in the work folder {self._path}. Wait for it, "
-                    "or give this one another --work-dir."
-                ) from None
-            os.close(lock)
-
-    def _drop_lock(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
 
     def _claim_store(self) -> None:
         store = self._path / _STORE
@@ -139,10 +119,3 @@ def check_same_run(
             "To finish that run, start it as before. To run this one, give another --work-dir, "
             f"or delete {path} and lose what it holds."
         )
-
-
-def _is_file_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

@@ -1,0 +1,133 @@
+"""Who a caller is, and what he may: API keys, looked up in the Ledger and believed for a moment."""
+
+from __future__ import annotations
+
+import hmac
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gristmill.api.key_text import KeyText, new_key_text, parse_key_text
+from gristmill.ledger import tenants
+from gristmill.ledger.ledger import Ledger
+from gristmill.ledger.tenants import LAST_USED_EVERY_S, ApiKey
+
+#: How long a key is believed without another look, and so how soon its revocation is felt.
+BELIEVED_S = 3.0
+_MAX_BELIEVED = 10_000
+
+
+class Scope(StrEnum):
+    """What a key allows. `admin` allows all, and to make and revoke keys of its tenant."""
+
+    FILES_READ = "files:read"
+    FILES_WRITE = "files:write"
+    BATCHES_READ = "batches:read"
+    BATCHES_WRITE = "batches:write"
+    ADMIN = "admin"
+
+
+#: What a key may when nothing else is said.
+DEFAULT_SCOPES: tuple[Scope, ...] = tuple(scope for scope in Scope if scope is not Scope.ADMIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Whoever showed a key. The tenant comes from here and from nowhere else."""
+
+    tenant_id: str
+    key_id: str
+    scopes: frozenset[str]
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.scopes or Scope.ADMIN in self.scopes
+
+
+class Access:
+    """Any thread may call any method."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        pepper: bytes,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._pepper = pepper
+        self._clock = clock
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        #: By digest: the key, and when it was looked up.
+        self._believed: dict[str, tuple[ApiKey, float]] = {}
+
+    def find_believed(self, text: str) -> Caller | None:
+        """Who shows this key, if it was looked up a moment ago; without a look at the Ledger."""
+        shown = parse_key_text(text)
+        if shown is None:
+            return None
+        with self._lock:
+            found = self._believed.get(shown.digest(self._pepper))
+        if found is None or self._monotonic() - found[1] > BELIEVED_S:
+            return None
+        return self._caller(found[0])
+
+    def find(self, text: str) -> Caller | None:
+        """Who shows this key; None when it is no live key. Raises StoreError."""
+        shown = parse_key_text(text)
+        digest = shown.digest(self._pepper) if shown else ""
+        with self._ledger.read() as conn:
+            key = tenants.find_key(conn, shown.id) if shown else None
+        # Compared in any case, so that an unknown id takes as long as a wrong secret.
+        is_same = hmac.compare_digest(key.digest if key else "0" * 64, digest)
+        if key is None or not is_same:
+            return None
+        caller = self._caller(key)
+        if caller is not None:
+            self._touch(key)
+            self._believe(digest, key)
+        return caller
+
+    def make_key(
+        self,
+        tenant_id: str,
+        *,
+        name: str,
+        scopes: tuple[str, ...] = DEFAULT_SCOPES,
+        expires_at: int | None = None,
+    ) -> tuple[KeyText, ApiKey]:
+        """A new key of a tenant, which is made if need be. The text is nowhere kept."""
+        text, now = new_key_text(), int(self._clock())
+        key = ApiKey(
+            id=text.id,
+            tenant_id=tenant_id,
+            name=name,
+            digest=text.digest(self._pepper),
+            scopes=scopes,
+            created_at=now,
+            expires_at=expires_at,
+        )
+        with self._ledger.write() as conn:
+            tenants.ensure(conn, tenant_id, now=now)
+            tenants.add_key(conn, key)
+        return text, key
+
+    def _caller(self, key: ApiKey) -> Caller | None:
+        if not key.is_live(self._clock()):
+            return None
+        return Caller(key.tenant_id, key.id, frozenset(key.scopes))
+
+    def _touch(self, key: ApiKey) -> None:
+        now = int(self._clock())
+        if key.last_used_at is None or key.last_used_at < now - LAST_USED_EVERY_S:
+            with self._ledger.write() as conn:
+                tenants.touch_key(conn, key, now=now)
+
+    def _believe(self, digest: str, key: ApiKey) -> None:
+        with self._lock:
+            if len(self._believed) >= _MAX_BELIEVED:
+                self._believed.clear()
+            self._believed[digest] = key, self._monotonic()

@@ -1,0 +1,208 @@
+"""/v1/batches: create, list, retrieve, cancel. The work itself is the control side's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Header, Query
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, field_validator
+
+from gristmill.api.bodies import documented, json_body
+from gristmill.api.context import Api, BatchesReader, BatchesWriter, UseApi, is_id
+from gristmill.api.failures import not_found, refused
+from gristmill.api.files import MAX_EXPIRY_S, MIN_EXPIRY_S
+from gristmill.api.objects import BatchObject, ListObject, batch_object, list_object
+from gristmill.control.submit import InputFileMissing, submit
+from gristmill.ledger import batches, submissions
+from gristmill.ledger.batch import Batch, Submission
+from gristmill.ledger.status import OPEN, BatchStatus
+from gristmill.types import Endpoint
+
+log = logging.getLogger(__name__)
+router = APIRouter(prefix="/v1/batches", tags=["Batches"])
+
+#: A request that is sent again blindly within this time creates no second batch.
+RESEND_WINDOW_S = 600
+_MAX_PAIRS, _MAX_KEY_CHARS, _MAX_VALUE_CHARS = 16, 64, 512
+_WINDOW = re.compile(r"([1-9][0-9]{0,6})([smhd])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+MAX_WINDOW_S = 30 * 86400
+_IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,254}")
+
+
+class ExpiresAfter(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    anchor: Literal["created_at"]
+    seconds: StrictInt = Field(ge=MIN_EXPIRY_S, le=MAX_EXPIRY_S)
+
+
+class BatchRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    input_file_id: StrictStr
+    endpoint: StrictStr
+    completion_window: StrictStr
+    metadata: dict[StrictStr, StrictStr] | None = None
+    output_expires_after: ExpiresAfter | None = None
+
+    @field_validator("metadata")
+    @classmethod
+    def _check_metadata(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        if value is None:
+            return None
+        if len(value) > _MAX_PAIRS:
+            raise ValueError(f"at most {_MAX_PAIRS} pairs are kept")
+        if any(len(name) > _MAX_KEY_CHARS for name in value):
+            raise ValueError(f"a key has at most {_MAX_KEY_CHARS} characters")
+        if any(len(text) > _MAX_VALUE_CHARS for text in value.values()):
+            raise ValueError(f"a value has at most {_MAX_VALUE_CHARS} characters")
+        return value
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, value: str) -> str:
+        if value not in set(Endpoint):
+            raise ValueError(f"served are {', '.join(Endpoint)}")
+        return value
+
+    @field_validator("completion_window")
+    @classmethod
+    def _check_window(cls, value: str) -> str:
+        if not 0 < window_s(value) <= MAX_WINDOW_S:
+            raise ValueError("write a number and s, m, h or d, as 24h; at most 30d")
+        return value
+
+
+def window_s(text: str) -> int:
+    """Seconds of `90s`, `30m`, `24h`, `7d`; 0 for anything else."""
+    match = _WINDOW.fullmatch(text)
+    return int(match[1]) * _UNIT_S[match[2]] if match else 0
+
+
+@router.post("", openapi_extra=documented(BatchRequest))
+def create_batch(
+    api: UseApi,
+    caller: BatchesWriter,  # known before the body is read
+    body: Annotated[BatchRequest, Depends(json_body(BatchRequest))],
+    idempotency_key: Annotated[str | None, Header()] = None,
+    retry_count: Annotated[str | None, Header(alias="x-stainless-retry-count")] = None,
+) -> BatchObject:
+    """Make a batch of an uploaded file. Validation follows; look at `status`.
+
+    The same `Idempotency-Key` gives the same batch. The official client sends none when it tries
+    again by itself, but counts its tries: such a request gives the batch of the first one.
+    """
+    if idempotency_key is not None and not _IDEMPOTENCY_KEY.fullmatch(idempotency_key):
+        raise refused(
+            "An Idempotency-Key is 1 to 255 printable ASCII characters.", param="Idempotency-Key"
+        )
+    expires_after = body.output_expires_after
+    submission = Submission(
+        endpoint=Endpoint(body.endpoint),
+        input_file_id=body.input_file_id,
+        completion_window=body.completion_window,
+        metadata=body.metadata,
+        output_expires_after_s=expires_after.seconds if expires_after else None,
+        idempotency_key=idempotency_key,
+        request_digest=_digest(caller.key_id, body),
+    )
+    is_resent = bool(retry_count and retry_count.isdigit() and retry_count.strip("0"))
+    try:
+        batch, is_new = submit(
+            api.ledger,
+            api.store,
+            api.settings,
+            caller.tenant_id,
+            submission,
+            now_s=api.clock(),
+            window_s=window_s(body.completion_window),
+            resent_since=api.now - RESEND_WINDOW_S if is_resent else None,
+        )
+    except InputFileMissing as error:
+        raise not_found("file", body.input_file_id, param="input_file_id") from error
+    if not is_new and not _is_same(batch, submission):
+        raise refused(
+            f"This Idempotency-Key has created {batch.id} from another request. Use a new one.",
+            param="Idempotency-Key",
+            code="idempotency_key_reused",
+        )
+    if is_new:
+        log.info(
+            "batch created tenant=%s batch=%s key=%s", batch.tenant_id, batch.id, caller.key_id
+        )
+        api.on_submitted()
+    return batch_object(batch)
+
+
+@router.get("")
+def list_batches(
+    api: UseApi,
+    caller: BatchesReader,
+    after: Annotated[str | None, Query(description="The id of the last batch seen.")] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> ListObject[BatchObject]:
+    """The newest first."""
+    page = None
+    if after is None or is_id(after):
+        with api.ledger.read() as conn:
+            page = submissions.list_page(conn, caller.tenant_id, limit=limit, after_id=after)
+    if page is None:
+        raise not_found("batch", after or "", param="after")
+    objects = [batch_object(batch) for batch in page.items]
+    return list_object(objects, [batch.id for batch in page.items], has_more=page.has_more)
+
+
+@router.get("/{batch_id}")
+def retrieve_batch(batch_id: str, api: UseApi, caller: BatchesReader) -> BatchObject:
+    return batch_object(find_batch(api, caller.tenant_id, batch_id))
+
+
+@router.post("/{batch_id}/cancel")
+def cancel_batch(batch_id: str, api: UseApi, caller: BatchesWriter) -> BatchObject:
+    """Stop it. What is finished is kept, and lies in the output file when it is `cancelled`."""
+    find_batch(api, caller.tenant_id, batch_id)
+    with api.ledger.write() as conn:
+        was_open = batches.transition(
+            conn, caller.tenant_id, batch_id, BatchStatus.CANCELLING, api.now
+        )
+    batch = find_batch(api, caller.tenant_id, batch_id)
+    if was_open:
+        log.info(
+            "batch cancelled tenant=%s batch=%s key=%s", batch.tenant_id, batch.id, caller.key_id
+        )
+    elif batch.status not in (BatchStatus.CANCELLING, BatchStatus.CANCELLED):
+        its_end = "is ending" if batch.status in OPEN else f"is {batch.status.value}"
+        raise refused(
+            f"The batch {its_end}, so there is nothing to cancel.",
+            param="batch_id",
+            code="batch_not_cancellable",
+        )
+    return batch_object(batch)
+
+
+def find_batch(api: Api, tenant_id: str, batch_id: str) -> Batch:
+    """Raises ApiError (404) unless the tenant has this batch."""
+    batch = None
+    if is_id(batch_id):
+        with api.ledger.read() as conn:
+            batch = batches.get(conn, tenant_id, batch_id)
+    if batch is None:
+        raise not_found("batch", batch_id, param="batch_id")
+    return batch
+
+
+def _digest(key_id: str, body: BatchRequest) -> str:
+    document = json.dumps([key_id, body.model_dump()], sort_keys=True)
+    return hashlib.sha256(document.encode()).hexdigest()
+
+
+def _is_same(batch: Batch, submission: Submission) -> bool:
+    names = ("input_file_id", "endpoint", "completion_window", "output_expires_after_s")
+    return batch.metadata == submission.metadata and all(
+        getattr(batch, name) == getattr(submission, name) for name in names
+    )

@@ -1,0 +1,63 @@
+"""JSON bodies of requests: of bounded size, strict JSON, checked field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+
+from gristmill.api.failures import ApiError, refused
+
+#: Far more than 16 pairs of metadata can take.
+MAX_JSON_BYTES = 256 * 1024
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def json_body(kind: type[Body]) -> Callable[[Request], Coroutine[Any, Any, Body]]:
+    """A dependency that reads a body of this kind. Unknown fields are refused, by name."""
+
+    async def read(request: Request) -> Body:
+        pieces, num_bytes = [], 0
+        async for piece in request.stream():
+            num_bytes += len(piece)
+            if num_bytes > MAX_JSON_BYTES:
+                raise ApiError(
+                    413,
+                    f"The body has more than {MAX_JSON_BYTES} bytes, which no request needs.",
+                    code="request_too_large",
+                )
+            pieces.append(piece)
+        return _checked(kind, b"".join(pieces))
+
+    return read
+
+
+def documented(kind: type[BaseModel]) -> dict[str, Any]:
+    """What the OpenAPI document says of such a body."""
+    schema = kind.model_json_schema()
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _checked(kind: type[Body], raw: bytes) -> Body:
+    try:
+        # Strict: no NaN, no lone surrogates, no bottomless nesting.
+        document = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        message = f"The body is not JSON: {str(error)[:200]}. Send one JSON object."
+        raise refused(message, param=None, code="invalid_json") from error
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        param = ".".join(map(str, first["loc"])) or None
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            message = "this field is not known here. Leave it out"
+        elif first["type"] == "missing":
+            message = "this field is required"
+        seen = "" if first["type"] == "missing" else f" (got {str(first['input'])[:80]!a})"
+        raise refused(f"{param or 'The body'}: {message}{seen}.", param=param) from error

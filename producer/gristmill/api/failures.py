@@ -1,0 +1,142 @@
+"""Every answer that is not 200, in the one envelope that OpenAI's clients read."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from gristmill.errors import GristmillError
+
+log = logging.getLogger(__name__)
+
+#: After an outage a client shall come back so many seconds later.
+_RETRY_AFTER_S = 5
+
+
+class ApiError(Exception):
+    """An answer to a request that cannot be done. The message says the way out."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        type: str = "invalid_request_error",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.type = type
+        self.headers = dict(headers or {})
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorObject(BaseModel):
+    error: ErrorDetail
+
+
+def not_found(noun: str, found_id: str, *, param: str) -> ApiError:
+    """The same for what is another's and for what never was."""
+    return ApiError(404, f"There is no {noun} {found_id[:80]!a}.", code="not_found", param=param)
+
+
+def refused(message: str, *, param: str | None, code: str = "invalid_value") -> ApiError:
+    """A request that is wrong and stays so."""
+    return ApiError(400, message, code=code, param=param)
+
+
+def add_failure_handlers(app: FastAPI) -> None:
+    """All that a handler can raise becomes an answer."""
+    app.add_exception_handler(ApiError, _answer_api_error)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(HTTPException, _answer_http)
+    app.add_exception_handler(ClientDisconnect, _answer_gone)
+    app.add_exception_handler(GristmillError, _answer_gristmill)
+    app.add_exception_handler(Exception, _answer_fault)
+
+
+def error_response(error: ApiError) -> Response:
+    detail = {
+        "message": error.message,
+        "type": error.type,
+        "param": error.param,
+        "code": error.code,
+    }
+    # ASCII only: a message may quote what a caller sent, and that may be no Unicode.
+    body = json.dumps({"error": detail}).encode()
+    return Response(body, error.status, error.headers, "application/json")
+
+
+def _answer_api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+def _answer_invalid(_: Request, error: Exception) -> Response:
+    """A parameter of the URL or a header that is not as it should be."""
+    assert isinstance(error, RequestValidationError)
+    first: Mapping[str, Any] = error.errors()[0]
+    param = str(first["loc"][-1])
+    message = f"{param} is {str(first.get('input'))[:80]!a}: {first['msg']}."
+    return error_response(refused(message, param=param))
+
+
+def _answer_http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    codes = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+    code = codes.get(error.status_code, "invalid_request")
+    message = error.detail
+    if error.status_code == 404:
+        message = "There is no such URL here. The paths are those of the OpenAI API, below /v1."
+    return error_response(
+        ApiError(error.status_code, message, code=code, headers=error.headers or {})
+    )
+
+
+def _answer_gone(_: Request, error: Exception) -> Response:
+    message = "The connection ended before the request was read. Send it again."
+    return error_response(ApiError(400, message, code="request_incomplete"))
+
+
+def _answer_gristmill(request: Request, error: Exception) -> Response:
+    """Ledger or Store cannot do it: later, or never, as the error says."""
+    assert isinstance(error, GristmillError)
+    if not error.retryable:
+        return _answer_fault(request, error)
+    log.warning("request put off path=%s reason=%s", request.url.path, error)
+    message = "The service cannot do this just now. Try again in a moment."
+    return error_response(
+        ApiError(
+            503,
+            message,
+            code="unavailable",
+            type="server_error",
+            headers={"retry-after": str(_RETRY_AFTER_S)},
+        )
+    )
+
+
+def _answer_fault(request: Request, error: Exception) -> Response:
+    log.error("request failed path=%s", request.url.path, exc_info=error)
+    message = "This is a fault in the service. Its log has more, under the id of this request."
+    return error_response(ApiError(500, message, code="internal_error", type="server_error"))

@@ -1,0 +1,246 @@
+"""/v1/files: uploads stream to the Store, downloads stream from it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import anyio
+from anyio import from_thread, to_thread
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import Response
+
+from gristmill.api.content import content_response, read_range
+from gristmill.api.context import Api, FilesReader, FilesWriter, UseApi, is_id
+from gristmill.api.failures import ApiError, not_found, refused
+from gristmill.api.multipart import MultipartUpload, too_large
+from gristmill.api.objects import (
+    FileDeleted,
+    FileObject,
+    ListObject,
+    file_object,
+    list_object,
+)
+from gristmill.errors import KeyNotFound
+from gristmill.ledger import files
+from gristmill.ledger.files import File
+from gristmill.ledger.ids import new_id
+from gristmill.stores.keys import file_key
+
+log = logging.getLogger(__name__)
+router = APIRouter(prefix="/v1/files", tags=["Files"])
+
+#: Uploads that run at once; each holds a thread for as long as its client takes.
+_MAX_UPLOADS = 32
+MIN_EXPIRY_S, MAX_EXPIRY_S = 3600, 30 * 24 * 3600
+_MAX_FILENAME_CHARS = 255
+#: A body is so much longer than its file, at the most.
+_FORM_BYTES = 1 << 20
+_uploads = anyio.CapacityLimiter(_MAX_UPLOADS)
+
+_FORM = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file", "purpose"],
+                    "properties": {
+                        "file": {"type": "string", "format": "binary"},
+                        "purpose": {"type": "string", "enum": ["batch"]},
+                        "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+                        "expires_after[seconds]": {
+                            "type": "integer",
+                            "minimum": MIN_EXPIRY_S,
+                            "maximum": MAX_EXPIRY_S,
+                        },
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+@router.post("", openapi_extra=_FORM)
+async def create_file(request: Request, api: UseApi, caller: FilesWriter) -> FileObject:
+    """Upload a file of requests. It is checked line by line when a batch is made of it."""
+    limit = api.settings.max_file_bytes
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > limit + _FORM_BYTES:
+        raise too_large(limit)
+    body = request.stream()
+
+    async def next_piece() -> bytes | None:
+        return await anext(body, None)
+
+    def pieces() -> Iterator[bytes]:
+        while (piece := from_thread.run(next_piece)) is not None:
+            yield piece
+
+    upload = MultipartUpload(
+        request.headers.get("content-type", ""), pieces(), max_file_bytes=limit
+    )
+    file = await to_thread.run_sync(_store, api, caller.tenant_id, upload, limiter=_uploads)
+    return file_object(file)
+
+
+def _store(api: Api, tenant_id: str, upload: MultipartUpload) -> File:
+    """Into the Store as it comes, then into the Ledger. A refused file leaves nothing."""
+    file_id, expiry_s = new_id("file-", api.clock()), 0
+
+    def checked_chunks() -> Iterator[bytes]:
+        nonlocal expiry_s
+        yield from upload.file_chunks()
+        # Fields may stand behind the file. What is raised here undoes the write.
+        expiry_s = _read_form(upload, default_s=api.settings.file_lifetime_s)
+
+    num_bytes = api.store.put_stream(file_key(tenant_id, file_id), checked_chunks())
+    now = api.now
+    file = File(
+        id=file_id,
+        tenant_id=tenant_id,
+        purpose=upload.fields["purpose"],
+        filename=_readable_name(upload.filename or ""),
+        num_bytes=num_bytes,
+        created_at=now,
+        expires_at=now + expiry_s,
+    )
+    with api.ledger.write() as conn:
+        files.add(conn, file)
+    log.info("file uploaded tenant=%s file=%s bytes=%d", tenant_id, file_id, num_bytes)
+    return file
+
+
+def _read_form(upload: MultipartUpload, *, default_s: int) -> int:
+    """Seconds until the file expires. Raises ApiError for fields that are wrong."""
+    fields = dict(upload.fields)
+    purpose = fields.pop("purpose", None)
+    if purpose is None:
+        raise refused("purpose: this field is required. Send 'batch'.", param="purpose")
+    if purpose != "batch":
+        raise refused(f"purpose is {purpose[:80]!a}. Only 'batch' is taken here.", param="purpose")
+    if not (upload.filename or "").lower().endswith(".jsonl"):
+        raise refused(
+            "Invalid file format for Batch API. Must be .jsonl", param="file", code="invalid_file"
+        )
+    anchor = fields.pop("expires_after[anchor]", "created_at")
+    if anchor != "created_at":
+        raise refused("The anchor can only be 'created_at'.", param="expires_after[anchor]")
+    text = fields.pop("expires_after[seconds]", str(default_s))
+    if fields:
+        name = next(iter(fields))[:80]
+        raise refused(f"{name!a}: this field is not known here. Leave it out.", param=name)
+    is_number = text.isascii() and text.isdigit() and len(text) < 12
+    if text != str(default_s) and not (is_number and MIN_EXPIRY_S <= int(text) <= MAX_EXPIRY_S):
+        raise refused(
+            f"A file can expire after {MIN_EXPIRY_S} to {MAX_EXPIRY_S} seconds, and not after "
+            f"{text[:80]!a}.",
+            param="expires_after[seconds]",
+        )
+    return int(text)
+
+
+def _readable_name(filename: str) -> str:
+    return "".join(c for c in filename if c.isprintable())[-_MAX_FILENAME_CHARS:]
+
+
+@router.get("")
+def list_files(
+    api: UseApi,
+    caller: FilesReader,
+    after: Annotated[str | None, Query(description="The id of the last file seen.")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+    order: Literal["asc", "desc"] = "desc",
+    purpose: str | None = None,
+) -> ListObject[FileObject]:
+    page = None
+    if after is None or is_id(after):
+        with api.ledger.read() as conn:
+            page = files.list_page(
+                conn,
+                caller.tenant_id,
+                now=api.now,
+                limit=limit,
+                after_id=after,
+                purpose=purpose if purpose is None or is_id(purpose) else "none",
+                newest_first=order == "desc",
+            )
+    if page is None:
+        raise not_found("file", after or "", param="after")
+    objects = [file_object(file) for file in page.items]
+    return list_object(objects, [file.id for file in page.items], has_more=page.has_more)
+
+
+@router.get("/{file_id}")
+def retrieve_file(file_id: str, api: UseApi, caller: FilesReader) -> FileObject:
+    return file_object(find_file(api, caller.tenant_id, file_id))
+
+
+@router.get(
+    "/{file_id}/content",
+    response_class=Response,
+    responses={
+        200: {"content": {"application/octet-stream": {}}, "description": "All of it"},
+        206: {"content": {"application/octet-stream": {}}, "description": "A range of it"},
+    },
+)
+def retrieve_content(
+    file_id: str,
+    api: UseApi,
+    caller: FilesReader,
+    wanted: Annotated[str | None, Header(alias="range")] = None,
+    if_range: Annotated[str | None, Header()] = None,
+) -> Response:
+    """The bytes. A file never changes, so a download that broke off goes on with a Range."""
+    file = find_file(api, caller.tenant_id, file_id)
+    etag = f'"{file.id}"'
+    if if_range is not None and if_range != etag:
+        wanted = None
+    start, num_bytes = read_range(wanted, file.num_bytes)
+    try:
+        source = api.store.open(file_key(caller.tenant_id, file.id), start=start)
+    except KeyNotFound as error:
+        raise ApiError(
+            500,
+            f"The bytes of {file.id} are lost. Its store needs a look.",
+            code="internal_error",
+            type="server_error",
+        ) from error
+    return content_response(
+        source, start=start, num_bytes=num_bytes, whole_bytes=file.num_bytes, etag=etag
+    )
+
+
+@router.delete("/{file_id}")
+def delete_file(file_id: str, api: UseApi, caller: FilesWriter) -> FileDeleted:
+    """At once and for good. Batches that were made of it keep their results."""
+    find_file(api, caller.tenant_id, file_id)
+    with api.ledger.write() as conn:
+        # Held, so that no batch is made of it meanwhile.
+        file = files.get(conn, caller.tenant_id, file_id, now=api.now, for_update=True)
+        if file is None:
+            raise not_found("file", file_id, param="file_id")
+        if files.is_being_read(conn, caller.tenant_id, file_id):
+            raise refused(
+                "A batch in 'validating' still reads this file. Wait, or cancel the batch.",
+                param="file_id",
+                code="file_in_use",
+            )
+        files.delete(conn, caller.tenant_id, file_id, now=api.now)
+    api.store.delete(file_key(caller.tenant_id, file_id))
+    log.info("file deleted tenant=%s file=%s", caller.tenant_id, file_id)
+    return FileDeleted(id=file_id)
+
+
+def find_file(api: Api, tenant_id: str, file_id: str) -> File:
+    """Raises ApiError (404) unless the tenant has this file."""
+    file = None
+    if is_id(file_id):
+        with api.ledger.read() as conn:
+            file = files.get(conn, tenant_id, file_id, now=api.now)
+    if file is None:
+        raise not_found("file", file_id, param="file_id")
+    return file

@@ -1,0 +1,38 @@
+"""What each request passes first: it gets an id, and is turned away if its headers have no end."""
+
+from __future__ import annotations
+
+import secrets
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gristmill.api.failures import ApiError, error_response
+
+HEADER = "x-request-id"
+_MAX_HEADER_BYTES = 32 * 1024
+
+
+class FrontDoor:
+    """ASGI middleware around everything else, so that also a failure has its id."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = f"req_{secrets.token_hex(12)}"
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[HEADER] = request_id
+            await send(message)
+
+        app = self._app
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > _MAX_HEADER_BYTES:
+            message = f"The headers have more than {_MAX_HEADER_BYTES} bytes. Send shorter ones."
+            app = error_response(ApiError(431, message, code="headers_too_large"))
+        await app(scope, receive, send_with_id)

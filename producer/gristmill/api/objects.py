@@ -1,0 +1,178 @@
+"""The objects that the API answers with: every field that the official clients know, always."""
+
+from __future__ import annotations
+
+from typing import Generic, Literal, TypeVar
+
+from pydantic import BaseModel
+
+from gristmill.ledger.batch import Batch
+from gristmill.ledger.files import File
+from gristmill.ledger.models import ServedModel
+from gristmill.ledger.status import BatchStatus
+
+Item = TypeVar("Item", bound=BaseModel)
+
+
+class ListObject(BaseModel, Generic[Item]):
+    object: Literal["list"] = "list"
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class FileObject(BaseModel):
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    expires_at: int | None
+    filename: str
+    purpose: str
+    status: Literal["processed"] = "processed"
+    status_details: str | None = None
+
+
+class FileDeleted(BaseModel):
+    id: str
+    object: Literal["file"] = "file"
+    deleted: bool = True
+
+
+class LineErrorObject(BaseModel):
+    code: str
+    message: str
+    param: str | None
+    line: int | None
+
+
+class LineErrors(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[LineErrorObject]
+
+
+class RequestCounts(BaseModel):
+    total: int
+    completed: int
+    failed: int
+
+
+class InputTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class OutputTokensDetails(BaseModel):
+    reasoning_tokens: int = 0
+
+
+class BatchUsage(BaseModel):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class BatchObject(BaseModel):
+    id: str
+    object: Literal["batch"] = "batch"
+    endpoint: str
+    model: str | None
+    errors: LineErrors | None
+    input_file_id: str
+    completion_window: str
+    status: BatchStatus
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int | None
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    usage: BatchUsage
+    metadata: dict[str, str] | None
+
+
+class ModelObject(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "gristmill"
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelObject]
+
+
+def list_object(items: list[Item], ids: list[str], *, has_more: bool) -> ListObject[Item]:
+    return ListObject(
+        data=items,
+        first_id=ids[0] if ids else None,
+        last_id=ids[-1] if ids else None,
+        has_more=has_more,
+    )
+
+
+def file_object(file: File) -> FileObject:
+    return FileObject(
+        id=file.id,
+        bytes=file.num_bytes,
+        created_at=file.created_at,
+        expires_at=file.expires_at,
+        filename=file.filename,
+        purpose=file.purpose,
+    )
+
+
+def batch_object(batch: Batch) -> BatchObject:
+    is_counted = batch.status not in (BatchStatus.VALIDATING, BatchStatus.FAILED)
+    errors = [
+        LineErrorObject(code=e.code, message=e.message, param=e.param, line=e.line)
+        for e in batch.errors
+    ]
+    usage = batch.usage
+    return BatchObject(
+        id=batch.id,
+        endpoint=batch.endpoint or "",
+        # Of a file that was refused nobody knows what it was for.
+        model=None if batch.status is BatchStatus.FAILED else batch.model.name or None,
+        errors=LineErrors(data=errors) if errors else None,
+        input_file_id=batch.input_file_id or "",
+        completion_window=batch.completion_window or "",
+        status=batch.status,
+        output_file_id=batch.output_file_id,
+        error_file_id=batch.error_file_id,
+        created_at=batch.created_at,
+        in_progress_at=batch.in_progress_at,
+        expires_at=batch.expires_at,
+        finalizing_at=batch.finalizing_at,
+        completed_at=batch.completed_at,
+        failed_at=batch.failed_at,
+        expired_at=batch.expired_at,
+        cancelling_at=batch.cancelling_at,
+        cancelled_at=batch.cancelled_at,
+        request_counts=RequestCounts(
+            total=batch.total if is_counted else 0,
+            completed=batch.completed if is_counted else 0,
+            failed=batch.failed if is_counted else 0,
+        ),
+        usage=BatchUsage(
+            input_tokens=usage.prompt_tokens,
+            input_tokens_details=InputTokensDetails(cached_tokens=usage.cached_tokens),
+            output_tokens=usage.completion_tokens,
+            output_tokens_details=OutputTokensDetails(),
+            total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        ),
+        metadata=dict(batch.metadata) if batch.metadata is not None else None,
+    )
+
+
+def model_object(model: ServedModel, name: str) -> ModelObject:
+    return ModelObject(id=name, created=model.created_at)

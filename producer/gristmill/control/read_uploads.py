@@ -1,0 +1,173 @@
+"""Ingest as a task: reads the uploaded files of all batches that wait, a slice of each in turn."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import BinaryIO
+
+from gristmill.control.base import Control
+from gristmill.control.ingest import ingest_slice
+from gristmill.errors import GristmillError, KeyNotFound, LineError
+from gristmill.ledger import batches, models, submissions
+from gristmill.ledger.batch import Batch
+from gristmill.ledger.models import ServedModel
+from gristmill.models import Model
+from gristmill.requests.first_model import first_model_name
+from gristmill.requests.tokenise import Tokeniser
+from gristmill.stores.keys import file_key
+
+log = logging.getLogger(__name__)
+
+#: A batch is read for so long before it is the next one's turn.
+SLICE_S = 30.0
+#: How soon a batch is seen that nobody told of.
+_LOOK_EVERY_S = 0.5
+_TELL_MODELS_EVERY_S = 60.0
+#: A batch that could not be read is left alone for so long.
+_PUT_OFF_S = 30.0
+
+
+class ReadUploads:
+    """One thread calls `run` or `turn`; several processes at once are harmless."""
+
+    def __init__(
+        self,
+        control: Control,
+        catalogue: Iterable[Model],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._control = control
+        self._catalogue = tuple(catalogue)
+        assert self._catalogue, "somebody reads for a model"
+        self._monotonic = monotonic
+        self._tell_models_at = monotonic()
+        self._put_off: dict[str, float] = {}
+        #: By the name of the model; they take seconds to load.
+        self._tokenisers: dict[str, Tokeniser] = {}
+        self._wake = threading.Event()
+        #: Why the last turn failed, for people.
+        self.trouble = ""
+
+    def wake(self) -> None:
+        """There is a new batch. May be called from any thread."""
+        self._wake.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Turn until `stop` is set, which takes effect between two windows of a file.
+
+        Raises what loading a tokenizer raises.
+        """
+        for model in self._catalogue:
+            self._tokeniser(model)  # before the first batch comes, which would wait for it
+        while not stop.is_set():
+            self._wake.clear()
+            try:
+                was_busy = self.turn(stop.is_set)
+                self.trouble = ""
+            except GristmillError as error:
+                was_busy = False
+                if str(error) != self.trouble:
+                    log.warning("ingest waits reason=%s", error)
+                self.trouble = str(error)
+            if not was_busy:
+                self._wake.wait(_LOOK_EVERY_S)
+
+    def turn(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
+        """A slice of each batch that waits to be read; whether there was any."""
+        control, now = self._control, self._monotonic()
+        if now >= self._tell_models_at:
+            self._tell_models()
+            self._tell_models_at = now + _TELL_MODELS_EVERY_S
+        with control.ledger.read() as conn:
+            waiting = submissions.list_to_read(conn)
+        due = [batch for batch in waiting if self._put_off.get(batch.id, now) <= now]
+        for batch in due:
+            if should_stop():
+                break
+            try:
+                self._read_slice(batch, should_stop)
+            except GristmillError:
+                raise
+            except Exception:  # a fault of ours in one file must not keep all others waiting
+                log.exception("batch cannot be read batch=%s", batch.id)
+                self._put_off[batch.id] = now + _PUT_OFF_S
+        return bool(due)
+
+    def _read_slice(self, batch: Batch, should_stop: Callable[[], bool]) -> None:
+        key = file_key(batch.tenant_id, batch.input_file_id or "")
+
+        def open_file() -> BinaryIO:
+            return self._control.store.open(key)
+
+        give_way_at = self._monotonic() + SLICE_S
+        try:
+            model = self._model_of(batch, open_file)
+            if model is None:
+                return  # read by a process that has its model
+            ingest_slice(
+                self._control,
+                batch.tenant_id,
+                batch.id,
+                open_file,
+                model,
+                tokeniser=self._tokeniser(model),
+                should_pause=lambda: should_stop() or self._monotonic() >= give_way_at,
+            )
+        except KeyNotFound:
+            self._fail(batch, "input_modified", "The input file is no longer there.")
+
+    def _tokeniser(self, model: Model) -> Tokeniser:
+        if model.name not in self._tokenisers:
+            self._tokenisers[model.name] = Tokeniser(model)
+        return self._tokenisers[model.name]
+
+    def _model_of(self, batch: Batch, open_file: Callable[[], BinaryIO]) -> Model | None:
+        """What the batch runs on: decided by its first line, once."""
+        pinned = next((m for m in self._catalogue if m.pin == batch.model), None)
+        if pinned is not None or batch.model.name:
+            return pinned
+        with open_file() as file:
+            name = first_model_name(file, max_bytes=self._control.settings.max_line_bytes)
+        # With none that fits, the checks of the lines say so, line by line.
+        model = next((m for m in self._catalogue if m.serves(name)), self._catalogue[0])
+        options = {
+            "max_rows": self._control.settings.max_rows,
+            "max_line_bytes": self._control.settings.max_line_bytes,
+            "max_model_len": model.max_model_len,
+            "served_names": list(model.served_names),
+        }
+        with self._control.ledger.write() as conn:
+            batches.pin_model(conn, batch, model=model.pin, options=options)
+            current = batches.get(conn, batch.tenant_id, batch.id)
+        return model if current and current.model == model.pin else None
+
+    def _fail(self, batch: Batch, code: str, message: str) -> None:
+        with self._control.ledger.write() as conn:
+            batches.fail_validation(
+                conn,
+                batch.tenant_id,
+                batch.id,
+                errors=(LineError(code, message, param="input_file_id"),),
+                num_errors=1,
+                now=self._control.now,
+            )
+
+    def _tell_models(self) -> None:
+        now = self._control.now
+        with self._control.ledger.write() as conn:
+            for model in self._catalogue:
+                models.tell(
+                    conn,
+                    ServedModel(
+                        name=model.name,
+                        revision=model.pin.revision,
+                        served_names=model.served_names,
+                        max_model_len=model.max_model_len,
+                        created_at=now,
+                        seen_at=now,
+                    ),
+                )

@@ -1,0 +1,181 @@
+"""The whole service in one process: API, ingest, control loop and worker, each in its threads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from gristmill.api.access import Access, Scope
+from gristmill.api.app import create_app
+from gristmill.api.context import Api
+from gristmill.api.server import HttpServer
+from gristmill.compute import BuildWorker, ComputeWorker, worker_config
+from gristmill.control.accept import accept_unheard
+from gristmill.control.base import Control
+from gristmill.control.dispatch import recall
+from gristmill.control.loop import ControlLoop
+from gristmill.control.read_uploads import ReadUploads
+from gristmill.control.sweep import open_batches
+from gristmill.errors import GristmillError
+from gristmill.ledger import tenants
+from gristmill.local.data_folder import DataFolder
+from gristmill.local.worker_thread import WorkerThread
+from gristmill.models import Model
+from gristmill.process.health import Health
+from gristmill.queues.memory import MemoryQueue
+from gristmill.settings import Settings
+
+log = logging.getLogger(__name__)
+
+#: Whose things they are, where nobody has made other tenants.
+TENANT_ID = "default"
+#: How soon it is seen that a thread has died.
+_LOOK_EVERY_S = 0.2
+
+
+class Service:
+    """One start of the service. `serve` runs it; everything that counts lies in the folder."""
+
+    def __init__(
+        self,
+        folder: DataFolder,
+        settings: Settings,
+        model: Model,
+        *,
+        device: str,
+        host: str,
+        port: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Raises UsageError when nothing can listen on host and port."""
+        self._settings = settings
+        self._model = model
+        self._device = device
+        self._worker: ComputeWorker | None = None
+        self._is_stopping = False
+        queue = MemoryQueue(settings.lease_s)
+        self.control = Control(folder.ledger, folder.store, queue, clock, settings)
+        self._loop = ControlLoop(self.control)
+        self._uploads = ReadUploads(self.control, [model])
+        self.access = Access(folder.ledger, pepper=folder.pepper, clock=clock)
+        api = Api(
+            ledger=folder.ledger,
+            store=folder.store,
+            settings=settings,
+            clock=clock,
+            access=self.access,
+            read_health=self.health,
+            on_submitted=self._uploads.wake,
+        )
+        self._server = HttpServer(create_app(api), host=host, port=port)
+
+    @property
+    def url(self) -> str:
+        """Where the API is, without a path."""
+        return self._server.url
+
+    def make_first_key(self) -> str | None:
+        """A key that may everything, if there is none yet."""
+        with self.control.ledger.read() as conn:
+            if tenants.any_key(conn):
+                return None
+        text, _ = self.access.make_key(TENANT_ID, name="first", scopes=tuple(Scope))
+        return str(text)
+
+    def health(self) -> Health:
+        """May be read from any thread."""
+        if self._is_stopping or self._worker is None:
+            state = "draining" if self._is_stopping else "loading"
+            return Health(live=True, ready=False, state=state)
+        worker = self._worker.health
+        troubles = filter(None, (*worker.troubles, self._loop.trouble, self._uploads.trouble))
+        return Health(live=worker.is_live, ready=True, state="running", troubles=tuple(troubles))
+
+    def serve(
+        self,
+        stop: threading.Event,
+        build_worker: BuildWorker,
+        *,
+        on_ready: Callable[[str], None] = lambda equipment: None,
+    ) -> None:
+        """Answer requests at once, and rows as soon as the model is loaded, until `stop` is set.
+
+        Raises what loading the model raises, and what ended the worker.
+        """
+        self._take_up()
+        with ExitStack() as stack:
+            stack.enter_context(self._server)
+            control = _Thread(self._loop.run, stop, name="control")
+            ingest = _Thread(self._uploads.run, stop, name="ingest")
+            stack.callback(control.join)
+            stack.callback(ingest.join)
+            stack.callback(self._begin_stop, stop)
+            worker = self._load(build_worker)
+            on_ready(worker.equipment)
+            with WorkerThread(worker) as thread:
+                self._worker = worker
+                beside = (thread, control, ingest, self._server)
+                while not stop.wait(_LOOK_EVERY_S) and all(part.is_alive for part in beside):
+                    pass
+                self._is_stopping = True
+            for part in (thread, control, ingest):
+                part.raise_error()
+        self._loop.take_remaining_bells()
+
+    def _load(self, build_worker: BuildWorker) -> ComputeWorker:
+        config = worker_config(
+            self._settings,
+            model_path=self._model.path,
+            pin=self._model.pin,
+            max_model_len=self._model.max_model_len,
+            device=self._device,
+            patience_s=self._settings.outage_patience_s,
+            is_sole=True,
+        )
+        return build_worker(config, self.control.queue, self.control.store)
+
+    def _take_up(self) -> None:
+        """What the last start has left under way. The queue of this one is new."""
+        for batch in open_batches(self.control):
+            try:
+                recall(self.control, batch)
+                accept_unheard(self.control, batch)
+            except GristmillError as error:
+                log.warning("batch not taken up yet batch=%s reason=%s", batch.id, error)
+
+    def _begin_stop(self, stop: threading.Event) -> None:
+        self._is_stopping = True
+        stop.set()
+        self._uploads.wake()
+
+
+class _Thread:
+    """A loop beside the worker, and what ended it before its time."""
+
+    def __init__(
+        self, run: Callable[[threading.Event], None], stop: threading.Event, *, name: str
+    ) -> None:
+        self._run, self._stop = run, stop
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def raise_error(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def _main(self) -> None:
+        try:
+            self._run(self._stop)
+        except BaseException as error:
+            self.error = error

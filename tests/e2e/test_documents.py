@@ -41,6 +41,17 @@ def test_the_request_of_the_readme_gets_an_answer_of_the_shape_shown(gristmill):
     assert shape(row) == shape(answer)
 
 
+def test_the_scores_of_the_readme_are_given(gristmill):
+    [block] = re.findall(r"^```jsonl\n(.*?)^```", README, re.M | re.S)
+    gristmill.write([json.loads(line) for line in block.splitlines()])
+
+    done = gristmill.run("--served-model-name", "smollm2-135m")
+
+    assert done.returncode == 0, done.stderr
+    types = [row["response"]["body"]["type"] for row in read_lines(gristmill.output)]
+    assert types == ["choices", "loglikelihood", "rolling"]
+
+
 def test_the_exit_codes_of_the_readme_are_all_there():
     from gristmill.cli.failures import ExitCode
 

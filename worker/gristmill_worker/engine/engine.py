@@ -20,8 +20,9 @@ from gristmill_worker.engine.kv_cache import KVCache
 from gristmill_worker.engine.logprobs import ModelDistribution
 from gristmill_worker.engine.model_runner import ModelRunner
 from gristmill_worker.engine.pooling import NOT_FINITE
-from gristmill_worker.engine.prompt_values import invalid_output, take_scores, take_states
-from gristmill_worker.engine.sampler import Unsampled, sample
+from gristmill_worker.engine.prompt_values import take_scores, take_states
+from gristmill_worker.engine.row_errors import invalid_output, refusal, row_fault, sample_apart
+from gristmill_worker.engine.sampler import NO_WISHES, SamplingRow, Unsampled
 from gristmill_worker.engine.scheduler import Drafting, Scheduled, Scheduler
 from gristmill_worker.engine.sequence import Sequence
 from gristmill_worker.engine.token_bytes import TokenBytes
@@ -126,9 +127,15 @@ class ContinuousBatchingEngine:
             ),
         )
         self._decoding[seq_id] = decoding
-        seq.error = self._refusal(seq)
+        seq.error = refusal(
+            seq,
+            self._loaded,
+            max_model_len=self.max_model_len,
+            num_kv_tokens=self.num_blocks * self._config.block_size,
+            makes_vectors=seq.embedding is None or self._runner.makes_vectors,
+        )
         if seq.error is None and seq.finish_reason is None and resume.token_ids:
-            seq.finish_reason = decoding.finish_reason(self.max_model_len)
+            self._look_for_the_end(seq)
         if seq.has_ended:
             self._ended_at_add.append(seq)
         else:
@@ -144,8 +151,7 @@ class ContinuousBatchingEngine:
             self._forget(seq)
 
     def generated(self, seq_id: str) -> Generated:
-        seq = self._live[seq_id]
-        return _generated(seq)
+        return _generated(self._live[seq_id])
 
     def step(self) -> StepOutput:
         ended, self._ended_at_add = self._ended_at_add, []
@@ -167,7 +173,7 @@ class ContinuousBatchingEngine:
                 take_states(plan.scheduled, poolers, self._runner.hidden_states())
             take_scores(plan.scheduled, self._runner.score(batch))
             rows = [
-                self._decoding[item.seq.seq_id].sampling_row(ahead)
+                self._sampling_row(item.seq, ahead)
                 for item in ending
                 for ahead in range(1 + len(item.drafts))
             ]
@@ -176,7 +182,8 @@ class ContinuousBatchingEngine:
             distribution = ModelDistribution(logits, [row.params for row in rows])
             decoding = [item.seq for item in ending if item.seq.num_generated_tokens]
             num_decoding, num_before = len(decoding), _num_generated(decoding)
-            self._take_in(ending, sample(logits, rows), distribution)
+            picked = sample_apart(logits, rows, compute_again=lambda: self._runner.run(batch))
+            self._take_in(ending, picked, distribution)
             num_decode_tokens = _num_generated(decoding) - num_before
             advanced = [item.seq for item in ending]
             in_step = [item.seq for item in plan.scheduled if item.seq.has_ended]
@@ -194,7 +201,7 @@ class ContinuousBatchingEngine:
     def _take_in(
         self,
         ending: list[Scheduled],
-        picked: list[int | Unsampled],
+        picked: list[int | Unsampled | RowError],
         distribution: ModelDistribution,
     ) -> None:
         """Give each Sequence its next token, and more as far as its drafts were picked too."""
@@ -213,18 +220,39 @@ class ContinuousBatchingEngine:
                 self.scheduler.accept_drafts(item, num_accepted)
 
     def _append(
-        self, seq: Sequence, token_id: int | Unsampled, logprob: TokenLogprob | None, now: float
+        self,
+        seq: Sequence,
+        picked: int | Unsampled | RowError,
+        logprob: TokenLogprob | None,
+        now: float,
     ) -> None:
-        if isinstance(token_id, Unsampled):
-            problem = self._decoding[seq.seq_id].problem(token_id)
-            seq.error = invalid_output(problem, at=seq.num_tokens)
-            return
         decoding = self._decoding[seq.seq_id]
-        seq.token_ids.append(token_id)
+        if seq.error is not None:
+            return
+        if isinstance(picked, RowError):
+            seq.error = picked
+            return
+        if isinstance(picked, Unsampled):
+            seq.error = invalid_output(decoding.problem(picked), at=seq.num_tokens)
+            return
+        seq.token_ids.append(picked)
         seq.times_ms.append(round((now - decoding.started_s) * 1000))
         if logprob is not None:
             seq.logprobs.append(logprob)
-        seq.finish_reason = decoding.finish_reason(self.max_model_len)
+        self._look_for_the_end(seq)
+
+    def _sampling_row(self, seq: Sequence, ahead: int) -> SamplingRow:
+        try:
+            return self._decoding[seq.seq_id].sampling_row(ahead)
+        except Exception as error:  # its grammar or tokenizer: code that is not ours
+            seq.error = row_fault(error)
+            return NO_WISHES
+
+    def _look_for_the_end(self, seq: Sequence) -> None:
+        try:
+            seq.finish_reason = self._decoding[seq.seq_id].finish_reason(self.max_model_len)
+        except Exception as error:  # as above
+            seq.error = row_fault(error)
 
     def _note_times(self, scheduled: Iterable[Scheduled], began_s: float) -> None:
         now = self._clock()
@@ -234,36 +262,17 @@ class ContinuousBatchingEngine:
             if item.seq.num_generated_tokens or item.seq.has_ended:
                 stretches.end_prefill(now)
 
-    def _refusal(self, seq: Sequence) -> RowError | None:
-        if seq.embedding is not None and not self._runner.makes_vectors:
-            return RowError(
-                "unsupported_model",
-                "This model does not show its last hidden states, so no vector can be made of "
-                "them. Use another model for embeddings.",
-                None,
-                400,
-            )
-        if not seq.num_prompt_tokens:
-            return RowError("invalid_request", "The prompt has no tokens.", "prompt", 400)
-        # A prompt that is only scored needs no room for a token behind it, nor for its last one.
-        if seq.num_tokens_to_compute > self.max_model_len - (seq.finish_reason is None):
-            return RowError(
-                "context_length_exceeded",
-                f"The prompt has {seq.num_prompt_tokens} tokens, and this worker takes "
-                f"{self.max_model_len} for prompt and output together (the model knows "
-                f"{self._loaded.max_model_len}, the KV cache holds "
-                f"{self.num_blocks * self._config.block_size}). Shorten the prompt, or give the "
-                "worker more memory.",
-                "prompt",
-                400,
-            )
-        return None
-
     def _finished(self, seq: Sequence) -> Finished:
         decoding = self._decoding[seq.seq_id]
         self._forget(seq)
         if seq.error is not None:
             return Finished(seq.seq_id, error=seq.error)
+        try:
+            return self._answer(seq, decoding)
+        except Exception as error:  # as above
+            return Finished(seq.seq_id, error=row_fault(error))
+
+    def _answer(self, seq: Sequence, decoding: Decoding) -> Finished:
         vector = decoding.pooler and decoding.pooler.vector(seq.num_prompt_tokens)
         if decoding.pooler is not None and vector is None:
             return Finished(seq.seq_id, error=NOT_FINITE)

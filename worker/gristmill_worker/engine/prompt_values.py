@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from gristmill.types import RowError, TokenLogprob
+from gristmill.types import TokenLogprob
 from gristmill_worker.engine.pooling import Pooler
+from gristmill_worker.engine.row_errors import invalid_output
 from gristmill_worker.engine.sampler import Unsampled
 from gristmill_worker.engine.scheduler import Scheduled
 
@@ -35,13 +36,6 @@ def take_scores(scheduled: Iterable[Scheduled], scores: Iterable[TokenLogprob]) 
         of_item = list(itertools.islice(found, len(item.newly_scored)))
         item.seq.scored += of_item
         if any(math.isnan(one.logprob) for one in of_item):
-            item.seq.error = invalid_output(Unsampled.NAN.value, at=item.seq.num_computed_tokens)
-
-
-def invalid_output(problem: str, *, at: int) -> RowError:
-    return RowError(
-        "model_output_invalid",
-        f"{problem} at token {at} of this row.",
-        status_code=500,
-        type="server_error",
-    )
+            item.seq.error = invalid_output(
+                Unsampled.NOT_FINITE.value, at=item.seq.num_computed_tokens
+            )

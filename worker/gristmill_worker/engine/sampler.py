@@ -49,10 +49,14 @@ class SamplingRow:
     allowed: Bits | None = None
 
 
+#: A row whose token does not matter.
+NO_WISHES = SamplingRow(SamplingParams(max_tokens=1, temperature=0.0), 0)
+
+
 class Unsampled(Enum):
     """Why no token could be picked; the message of the row's error."""
 
-    NAN = "The model's logits hold NaN"
+    NOT_FINITE = "The model's logits hold NaN or infinity"
     NOTHING_LEFT = "The parameters of this row leave no token possible"
 
 
@@ -80,8 +84,8 @@ def sample(
     for one, token_id in zip(draws, draw(logits, draws), strict=True):
         picked[one.row_idx] = token_id
     for i, value in enumerate(largest.tolist()):
-        if value != value:  # a maximum hands on NaN, so no second pass is needed
-            picked[i] = Unsampled.NAN
+        if value != value or value == float("inf"):  # a maximum hands on NaN: one pass tells both
+            picked[i] = Unsampled.NOT_FINITE
         elif value == float("-inf"):
             picked[i] = Unsampled.NOTHING_LEFT
     return picked

@@ -183,11 +183,10 @@ def test_B67_logits_are_held_in_slices_and_give_the_same_values(
     def watch(module: Any, args: Any, output: torch.Tensor) -> None:
         sizes.append(output.shape[-2])
 
-    hook = loaded.model.get_output_embeddings().register_forward_hook(watch)
     monkeypatch.setattr("gristmill_worker.engine.model_runner._SCORED_AT_ONCE", 16)
-    sliced = run(
-        make_engine(loaded, block_size=16, attention=compiled, max_num_batched_tokens=512), jobs
-    )
+    engine = make_engine(loaded, block_size=16, attention=compiled, max_num_batched_tokens=512)
+    hook = loaded.model.get_output_embeddings().register_forward_hook(watch)
+    sliced = run(engine, jobs)
     hook.remove()
 
     assert max(sizes) == 16 and sum(sizes) == 4 * 199

@@ -7,22 +7,16 @@ The kernel is built at first use. Where there is no compiler, or the cache is no
 from __future__ import annotations
 
 import ctypes
-import struct
 from pathlib import Path
 
 import torch
 
 from gristmill_worker.attention.base import AttentionMetadata, AttentionRules, LayerCache
-from gristmill_worker.native import load_native
+from gristmill_worker.native import Kernel, load_native
 
 _SOURCE = Path(__file__).with_name("kernel.c")
 #: Keys of one step of the kernel (TILE in kernel.c).
 _TILE = 16
-
-
-#: `Call` in kernel.c: 15 whole numbers and 2 floats. Packed anew for each call, which is several
-#: times quicker than to fill a ctypes.Structure.
-_CALL = struct.Struct("=15q2f")
 
 
 def load_kernel(cache_dir: Path) -> ctypes.CDLL | None:
@@ -34,9 +28,9 @@ class CompiledAttention:
     """See AttentionBackend. Supports grouped queries, windows, soft caps and sinks."""
 
     def __init__(self, kernel: ctypes.CDLL) -> None:
-        self._attend = kernel.gristmill_attend
-        self._attend.argtypes = [ctypes.c_char_p, *[ctypes.c_void_p] * 10]
-        self._attend.restype = None
+        self.kernel = Kernel(kernel, "gristmill_attend", "10P15q2f")
+        #: Where its library lies, and others may.
+        self.cache_dir = Path(kernel._name).parent
 
     @staticmethod
     def supports(*, dtype: torch.dtype, device: torch.device, block_size: int) -> bool:
@@ -59,7 +53,18 @@ class CompiledAttention:
         sinks = None if rules.sinks is None else rules.sinks.float().contiguous()
         num_tokens, num_heads, k_dim = query.shape
         num_kv_heads, v_dim = value.shape[1:]
-        call = _CALL.pack(
+        out = query.new_empty(num_tokens, num_heads, v_dim)
+        self.kernel(
+            query.data_ptr(),
+            key.data_ptr(),
+            value.data_ptr(),
+            metadata.slot_mapping.data_ptr() if cache.is_written else 0,
+            cache.keys.data_ptr(),
+            cache.values.data_ptr(),
+            0 if sinks is None else sinks.data_ptr(),
+            metadata.spans.data_ptr(),
+            metadata.block_tables.data_ptr(),
+            out.data_ptr(),
             len(metadata.spans),
             num_heads,
             num_kv_heads,
@@ -74,19 +79,5 @@ class CompiledAttention:
             rules.sliding_window or 0,
             rules.scale,
             rules.softcap or 0.0,
-        )
-        out = query.new_empty(num_tokens, num_heads, v_dim)
-        self._attend(
-            call,
-            query.data_ptr(),
-            key.data_ptr(),
-            value.data_ptr(),
-            metadata.slot_mapping.data_ptr() if cache.is_written else None,
-            cache.keys.data_ptr(),
-            cache.values.data_ptr(),
-            None if sinks is None else sinks.data_ptr(),
-            metadata.spans.data_ptr(),
-            metadata.block_tables.data_ptr(),
-            out.data_ptr(),
         )
         return out

@@ -28,7 +28,17 @@ typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef float vec_u __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
 
+/* spans [num_spans][3]: start, num_tokens, context_len; tables [num_spans][max_blocks];
+ * slots [num_tokens], or NULL when the cache holds the new keys and values already; sinks may be
+ * NULL. */
 typedef struct {
+    const float *query, *key, *value;
+    const int64_t *slots;
+    float *keys, *values;
+    const float *sinks;
+    const int64_t *spans;
+    const int32_t *tables;
+    float *out;
     int64_t num_spans, num_heads, num_kv_heads, k_dim, v_dim, block_size, max_blocks;
     int64_t query_token_stride, query_head_stride;
     int64_t key_token_stride, key_head_stride, value_token_stride, value_head_stride;
@@ -249,11 +259,11 @@ static void write_head(const Call *c, const float *key, const float *value, int6
            c->v_dim * sizeof(float));
 }
 
-/* spans [num_spans][3]: start, num_tokens, context_len; tables [num_spans][max_blocks];
- * slots [num_tokens], or NULL when the cache holds the new keys and values already. */
-void gristmill_attend(const Call *c, const float *query, const float *key, const float *value,
-                      const int64_t *slots, float *keys, float *values, const float *sinks,
-                      const int64_t *spans, const int32_t *tables, float *out) {
+void gristmill_attend(const Call *c) {
+    const float *query = c->query, *key = c->key, *value = c->value, *sinks = c->sinks;
+    const int64_t *slots = c->slots, *spans = c->spans;
+    const int32_t *tables = c->tables;
+    float *keys = c->keys, *values = c->values, *out = c->out;
     const int64_t group = c->num_heads / c->num_kv_heads, num_kv_heads = c->num_kv_heads;
     int64_t num_items = 0, longest = 0;
     for (int64_t n = 0; n < c->num_spans; n++) {

@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import logging
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
 
 from gristmill.types import TokenLogprob
 from gristmill_worker.attention.base import AttentionBackend, AttentionMetadata
+from gristmill_worker.attention.compiled import CompiledAttention
 from gristmill_worker.attention.paged import PagedAttention
 from gristmill_worker.engine.forward_batch import ForwardBatch
+from gristmill_worker.engine.fused_layers import FusedLayers, fuse_layers
 from gristmill_worker.engine.head import Head
 from gristmill_worker.engine.kv_cache import KVCache
 from gristmill_worker.engine.logprobs import report
@@ -37,6 +40,9 @@ class ModelRunner:
         self.device = next(model.parameters()).device
         self._graphs: StepGraphs | None = None
         self._head = Head(model)
+        self._layers: FusedLayers | None = None
+        if isinstance(attention, CompiledAttention):
+            self._layers = fuse_layers(model, kv_cache, attention, self._run_model)
 
     @torch.inference_mode()
     def run(self, batch: ForwardBatch) -> torch.Tensor:  # [S, vocab_size] float32
@@ -112,8 +118,12 @@ class ModelRunner:
         )
 
     def _forward(self, batch: ForwardBatch) -> torch.Tensor:
+        return self._run_model(batch, self._layers)
+
+    def _run_model(self, batch: ForwardBatch, fused: FusedLayers | None) -> torch.Tensor:
         step = _Step(self.kv_cache, self.attention, batch.metadata)
-        with forward_context(step):
+        layers = nullcontext() if fused is None else fused.in_place(step)
+        with forward_context(step), layers:
             output = self.model(
                 input_ids=batch.input_ids[None],
                 position_ids=batch.positions[None],

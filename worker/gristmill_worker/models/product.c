@@ -1,4 +1,4 @@
-/* The product of rows with a packed weight: y = x @ weight.T + bias, in float32.
+/* The product of rows with a packed weight: y = x @ weight.T + bias + residual, in float32.
  *
  * Layout of a weight [num_columns, depth]:   [num_panels][depth][PANEL], filled up with zeros
  *
@@ -40,16 +40,17 @@ typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef float vec_u __attribute__((vector_size(4 * LANES), aligned(4)));
 
 typedef struct {
-    const float *x, *weight, *bias; /* bias may be NULL */
+    const float *x, *weight, *bias, *residual; /* bias and residual may be NULL */
     float *y;
-    int64_t num_rows, num_columns, depth, x_stride, y_stride; /* strides in floats, of a row */
+    int64_t num_rows, num_columns, depth; /* strides in floats, of a row: */
+    int64_t x_stride, y_stride, residual_stride;
 } Product;
 
 /* One call of a kernel: up to TILE rows times one panel, or a piece of its depth. */
 typedef struct {
-    const float *x, *panel, *bias;
+    const float *x, *panel, *bias, *residual;
     float *y;
-    int64_t depth, x_stride, y_stride;
+    int64_t depth, x_stride, y_stride, residual_stride;
     int is_continued;            /* y holds the sum over what came before */
     const char *ahead;           /* what to fetch: STREAMS streams of bytes, */
     int64_t ahead_apart, ahead_step; /* so far apart, each by so much a step */
@@ -78,6 +79,8 @@ static inline __attribute__((always_inline)) void multiply_tile(const Tile *t, c
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < VECS; v++) {
             if (t->bias) sum[r][v] += *(const vec_u *)(t->bias + v * LANES);
+            if (t->residual)
+                sum[r][v] += *(const vec_u *)(t->residual + r * t->residual_stride + v * LANES);
             *(vec_u *)(y + r * y_stride + v * LANES) = sum[r][v];
         }
 }
@@ -107,7 +110,7 @@ static void (*const kernels[TILE + 1])(const Tile *) = {
 
 /* The last panel may be wider than what is left of y: it is computed beside it. */
 static void multiply_last(Tile tile, int64_t rows, int64_t width) {
-    float beside[TILE * PANEL] = {0}, bias[PANEL] = {0};
+    float beside[TILE * PANEL] = {0}, residual[TILE * PANEL] = {0}, bias[PANEL] = {0};
     float *y = tile.y;
     const int64_t stride = tile.y_stride;
     if (tile.is_continued)
@@ -116,6 +119,13 @@ static void multiply_last(Tile tile, int64_t rows, int64_t width) {
     if (tile.bias) {
         memcpy(bias, tile.bias, width * sizeof(float));
         tile.bias = bias;
+    }
+    if (tile.residual) {
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(residual + r * PANEL, tile.residual + r * tile.residual_stride,
+                   width * sizeof(float));
+        tile.residual = residual;
+        tile.residual_stride = PANEL;
     }
     tile.y = beside;
     tile.y_stride = PANEL;
@@ -145,10 +155,14 @@ static void multiply_panel(const Product *p, int64_t n, int64_t begin, int64_t e
                 .x = p->x + row * p->x_stride + from,
                 .panel = panel + from * PANEL,
                 .bias = p->bias && is_last ? p->bias + column : 0,
+                .residual = p->residual && is_last
+                                ? p->residual + row * p->residual_stride + column
+                                : 0,
                 .y = p->y + row * p->y_stride + column,
                 .depth = to - from,
                 .x_stride = p->x_stride,
                 .y_stride = p->y_stride,
+                .residual_stride = p->residual_stride,
                 .is_continued = piece > 0,
             };
             if (end - begin > 1 && after) { /* each tile fetches its share of what comes next */

@@ -9,19 +9,9 @@ from pathlib import Path
 import torch
 
 from gristmill_worker.models.large_pages import LargePages
-from gristmill_worker.native import load_native
+from gristmill_worker.native import Kernel, load_native
 
 _SOURCE = Path(__file__).with_name("product.c")
-
-
-class _Product(ctypes.Structure):
-    """`Product` in product.c, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "weight", "bias", "y")),
-        *((name, ctypes.c_int64) for name in ("num_rows", "num_columns", "depth")),
-        *((name, ctypes.c_int64) for name in ("x_stride", "y_stride")),
-    )
 
 
 class CompiledPacking:
@@ -30,8 +20,7 @@ class CompiledPacking:
     name = "our own kernel"
 
     def __init__(self, kernel: ctypes.CDLL) -> None:
-        self.multiply = kernel.gristmill_multiply
-        self.multiply.restype = None
+        self.multiply = Kernel(kernel, "gristmill_multiply", "5P6q")
         self.panel_width: int = kernel.gristmill_panel()
         self.memory = LargePages()
 
@@ -72,18 +61,19 @@ class CompiledMatrix:
         if bias is not None:
             bias = bias.expand(self._out_features).contiguous()
         product = rows.new_empty(num_rows, self._out_features)
-        call = _Product(
+        self._packing.multiply(
             rows.data_ptr(),
             self._panels.data_ptr(),
-            None if bias is None else bias.data_ptr(),
+            0 if bias is None else bias.data_ptr(),
+            0,  # no residual
             product.data_ptr(),
             num_rows,
             self._out_features,
             depth,
             rows.stride(0),
             self._out_features,
+            0,
         )
-        self._packing.multiply(ctypes.byref(call))
         return product.view(*x.shape[:-1], self._out_features)
 
     def plain(self) -> torch.Tensor:  # [out, in]

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import torch
 
-from gristmill_worker.native import load_native
+from gristmill_worker.native import Kernel, load_native
 
 _SOURCE = Path(__file__).with_name("rows.c")
-_POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +28,9 @@ class RowKernels:
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._rms_norm = library.gristmill_rms_norm
-        self._rms_norm.argtypes = [*[_POINTER] * 3, *[_INT] * 5, _FLOAT]
-        self._gate = library.gristmill_gate
-        self._gate.argtypes = [*[_POINTER] * 3, *[_INT] * 4, _FLOAT, _FLOAT]
-        self._rotate = library.gristmill_rotate
-        self._rotate.argtypes = [*[_POINTER] * 6, *[_INT] * 9]
-        for function in (self._rms_norm, self._gate, self._rotate):
-            function.restype = None
+        self._rms_norm = Kernel(library, "gristmill_rms_norm", "3P5qf")
+        self._gate = Kernel(library, "gristmill_gate", "3P4q2f")
+        self._rotate = Kernel(library, "gristmill_rotate", "6P9q")
 
     @classmethod
     def load(cls, cache_dir: Path) -> RowKernels | None:
@@ -62,7 +56,7 @@ class RowKernels:
         out = torch.empty(shape)
         self._rms_norm(
             x.data_ptr(),
-            None if weight is None else weight.data_ptr(),
+            0 if weight is None else weight.data_ptr(),
             out.data_ptr(),
             outer,
             inner,
@@ -88,7 +82,7 @@ class RowKernels:
         out = torch.empty(gate.shape)
         self._gate(
             gate.data_ptr(),
-            None if up is None else up.data_ptr(),
+            0 if up is None else up.data_ptr(),
             out.data_ptr(),
             gate.numel() // width,
             width,

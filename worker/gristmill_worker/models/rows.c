@@ -76,11 +76,21 @@ static float sum_of_squares(const float *x, int64_t width) {
     return total;
 }
 
+typedef struct {
+    const float *x, *weight; /* weight may be NULL */
+    float *out;
+    int64_t outer, inner, width, outer_stride, inner_stride;
+    float eps;
+} Norm;
+
 /* out = x / sqrt(mean(x^2) + eps) * weight; no weight where it is NULL. Row (i, j) of x begins at
  * i * outer_stride + j * inner_stride; out is dense. */
-void gristmill_rms_norm(const float *x, const float *weight, float *out, int64_t outer,
-                        int64_t inner, int64_t width, int64_t outer_stride, int64_t inner_stride,
-                        float eps) {
+void gristmill_rms_norm(const Norm *n) {
+    const float *x = n->x, *weight = n->weight;
+    float *out = n->out;
+    const int64_t outer = n->outer, inner = n->inner, width = n->width;
+    const int64_t outer_stride = n->outer_stride, inner_stride = n->inner_stride;
+    const float eps = n->eps;
 #pragma omp parallel for schedule(static) if (WORTH_THREADS(outer * inner * width))
     for (int64_t row = 0; row < outer * inner; row++) {
         const float *restrict from = x + row / inner * outer_stride + row % inner * inner_stride;
@@ -93,9 +103,20 @@ void gristmill_rms_norm(const float *x, const float *weight, float *out, int64_t
     }
 }
 
-/* out = activation(gate) * up; up may be NULL. */
-void gristmill_gate(const float *gate, const float *up, float *out, int64_t num_rows, int64_t width,
-                    int64_t gate_stride, int64_t up_stride, float slope, float cubic) {
+typedef struct {
+    const float *gate, *up; /* up may be NULL */
+    float *out;
+    int64_t num_rows, width, gate_stride, up_stride;
+    float slope, cubic;
+} Gate;
+
+/* out = activation(gate) * up, or the activation alone. */
+void gristmill_gate(const Gate *call) {
+    const float *gate = call->gate, *up = call->up;
+    float *out = call->out;
+    const int64_t num_rows = call->num_rows, width = call->width;
+    const int64_t gate_stride = call->gate_stride, up_stride = call->up_stride;
+    const float slope = call->slope, cubic = call->cubic;
 #pragma omp parallel for schedule(static) if (WORTH_THREADS(num_rows * width))
     for (int64_t row = 0; row < num_rows; row++) {
         const float *g = gate + row * gate_stride, *u = up ? up + row * up_stride : NULL;
@@ -124,12 +145,21 @@ static inline void rotate_head(const float *restrict x, const float *restrict co
     for (int64_t d = rotary_dim; d < dim; d++) out[d] = x[d];
 }
 
+typedef struct {
+    const float *q, *k, *cos, *sin;
+    float *rotated_q, *rotated_k;
+    int64_t num_tokens, num_heads, num_kv_heads, dim, rotary_dim;
+    int64_t q_token_stride, q_head_stride, k_token_stride, k_head_stride;
+} Rotation;
+
 /* Both [T][heads][dim] in the end; cos and sin [T][rotary_dim]. */
-void gristmill_rotate(const float *q, const float *k, const float *cos, const float *sin,
-                      float *rotated_q, float *rotated_k, int64_t num_tokens, int64_t num_heads,
-                      int64_t num_kv_heads, int64_t dim, int64_t rotary_dim,
-                      int64_t q_token_stride, int64_t q_head_stride, int64_t k_token_stride,
-                      int64_t k_head_stride) {
+void gristmill_rotate(const Rotation *r) {
+    const float *q = r->q, *k = r->k, *cos = r->cos, *sin = r->sin;
+    float *rotated_q = r->rotated_q, *rotated_k = r->rotated_k;
+    const int64_t num_tokens = r->num_tokens, num_heads = r->num_heads;
+    const int64_t num_kv_heads = r->num_kv_heads, dim = r->dim, rotary_dim = r->rotary_dim;
+    const int64_t q_token_stride = r->q_token_stride, q_head_stride = r->q_head_stride;
+    const int64_t k_token_stride = r->k_token_stride, k_head_stride = r->k_head_stride;
 #pragma omp parallel for schedule(static) \
     if (WORTH_THREADS(num_tokens * (num_heads + num_kv_heads) * dim))
     for (int64_t t = 0; t < num_tokens; t++) {

@@ -1,0 +1,179 @@
+"""Runs layers of a model as single calls of C, all of them as one where they allow it.
+
+Two small steps are traced when a ModelRunner begins (models/stretches.py). What was found is used
+only if steps of several sizes have the very same bits with it as without.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from gristmill_worker.attention.base import AttentionMetadata
+from gristmill_worker.attention.compiled import CompiledAttention
+from gristmill_worker.engine.forward_batch import ForwardBatch
+from gristmill_worker.engine.kv_cache import KVCache
+from gristmill_worker.models.stretches import Argument, Stretch, find_stretches
+
+log = logging.getLogger(__name__)
+
+#: Steps that are compared, one after the other: tokens [begin, end) of each Sequence.
+_TRIAL_STEPS = (((0, 1),), ((0, 5), (0, 1), (0, 9)), ((5, 6), (1, 4), (9, 10)), ((0, 16),))
+
+
+class Step(Protocol):
+    """A forward pass in which `num_calls` attention calls have been answered."""
+
+    metadata: AttentionMetadata
+    num_calls: int
+
+
+class FusedLayers:
+    """Programs in place of the layers of one model, over one KV cache."""
+
+    def __init__(self, stretches: Sequence[Stretch]) -> None:
+        self.stretches = stretches
+        self._row_bytes = max((s.program.scratch_bytes for s in stretches), default=0)
+        self._scratch = torch.empty(0, dtype=torch.uint8)
+        self._step: Step | None = None
+        self._forwards: list[tuple[dict[str, Any], Callable[..., Any]]] = []
+        for stretch in stretches:
+            self._forwards.append((vars(stretch.first), self._forward_of(stretch)))
+            for module, argument in stretch.others:
+                self._forwards.append((vars(module), _hand_on(argument)))
+
+    @contextmanager
+    def in_place(self, step: Step) -> Iterator[None]:
+        """Within the block, the model's layers are these programs."""
+        hidden = [(names, names.get("forward")) for names, _ in self._forwards]
+        self._step = step
+        for names, forward in self._forwards:
+            names["forward"] = forward  # hides the method of the class
+        try:
+            yield
+        finally:
+            self._step = None
+            for names, before in hidden:
+                if before is None:
+                    del names["forward"]
+                else:
+                    names["forward"] = before
+
+    def _forward_of(self, stretch: Stretch) -> Callable[..., Any]:
+        nothing_else = (None,) * (stretch.tuple_length - 1)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            output = self._run(stretch, [argument.of(args, kwargs) for argument in stretch.inputs])
+            return (output, *nothing_else) if stretch.tuple_length else output
+
+        return forward
+
+    def _run(self, stretch: Stretch, inputs: list[torch.Tensor]) -> torch.Tensor:  # [1, T, width]
+        step = self._step
+        assert step is not None, "a program was called outside of its step"
+        assert step.num_calls == stretch.first_attention_call, (
+            f"attention call {step.num_calls} is due, and not {stretch.first_attention_call}"
+        )
+        num_tokens = inputs[0].shape[1]
+        for tensor in inputs:
+            assert tensor.shape[:2] == (1, num_tokens) and tensor.is_contiguous(), tensor.shape
+        if self._scratch.numel() < num_tokens * self._row_bytes:
+            self._scratch = torch.empty(num_tokens * self._row_bytes, dtype=torch.uint8)
+        output = torch.empty(1, num_tokens, stretch.output_width)
+        metadata = step.metadata
+        values = (
+            *metadata.block_tables.shape,
+            metadata.slot_mapping.data_ptr(),
+            metadata.spans.data_ptr(),
+            metadata.block_tables.data_ptr(),
+            self._scratch.data_ptr(),
+            output.data_ptr(),
+            *(tensor.data_ptr() for tensor in inputs),
+        )
+        stretch.program.run(num_tokens, values)
+        step.num_calls += stretch.num_attention_calls
+        return output
+
+
+def _hand_on(argument: Argument) -> Callable[..., torch.Tensor]:
+    return lambda *args, **kwargs: argument.of(args, kwargs)
+
+
+#: Runs a step with the layers given, or the model's own: logits [S, vocab_size].
+Forward = Callable[[ForwardBatch, FusedLayers | None], torch.Tensor]
+
+
+@torch.inference_mode()
+def fuse_layers(
+    model: nn.Module, kv_cache: KVCache, attention: CompiledAttention, forward: Forward
+) -> FusedLayers | None:
+    """What of the model can be run in one call; None where that is nothing.
+
+    To be called before the KV cache is used, since some of its first Blocks are written to.
+    """
+
+    def run_small_step(n: int) -> AttentionMetadata:
+        pieces = ((0, 3), *[(0, 4)] * n)
+        blocks = [kv_cache.scratch_block] * len(pieces)
+        batch = _batch(model, pieces, blocks, kv_cache.block_size, max_blocks=1 + 2 * n)
+        forward(batch, None)
+        return batch.metadata
+
+    try:
+        stretches = find_stretches(model, attention.kernel, attention.cache_dir, run_small_step)
+        layers = FusedLayers(stretches)
+        if not stretches or not _has_same_bits(model, kv_cache, layers, forward):
+            return None
+    except Exception as error:  # whatever a foreign model does that cannot be watched
+        log.warning("layers run one by one reason=%s", str(error)[:200])
+        return None
+    num_modules = sum(1 + len(stretch.others) for stretch in stretches)
+    log.info("layers run as programs modules=%d programs=%d", num_modules, len(stretches))
+    return layers
+
+
+def _has_same_bits(
+    model: nn.Module, kv_cache: KVCache, layers: FusedLayers, forward: Forward
+) -> bool:
+    blocks = [kv_cache.scratch_block, *range(kv_cache.num_blocks)]
+    for pieces in _TRIAL_STEPS:
+        some = pieces[: len(blocks)]
+        batch = _batch(model, some, blocks[: len(some)], kv_cache.block_size, max_blocks=2)
+        expected = forward(batch, None).clone()
+        if not torch.equal(forward(batch, layers), expected):
+            log.warning("layers run one by one reason=programs gave other bits in a trial step")
+            return False
+    return True
+
+
+def _batch(
+    model: Any,
+    pieces: Sequence[tuple[int, int]],
+    blocks: Sequence[int],
+    block_size: int,
+    *,
+    max_blocks: int,
+) -> ForwardBatch:
+    """Random tokens [begin, end) of some Sequences, each with one Block; all logits are wanted."""
+    num_ids = model.get_input_embeddings().num_embeddings
+    positions = torch.tensor([p for begin, end in pieces for p in range(begin, end)])
+    num_tokens = [end - begin for begin, end in pieces]
+    starts = [sum(num_tokens[:n]) for n in range(len(pieces))]
+    spans = [(start, e - b, e) for start, (b, e) in zip(starts, pieces, strict=True)]
+    first_slots = torch.tensor(blocks).repeat_interleave(torch.tensor(num_tokens)) * block_size
+    generator = torch.Generator().manual_seed(len(positions))
+    return ForwardBatch(
+        input_ids=torch.randint(num_ids, (len(positions),), generator=generator),
+        positions=positions,
+        logits_indices=torch.arange(len(positions)),
+        metadata=AttentionMetadata(
+            spans=torch.tensor(spans),
+            block_tables=torch.tensor(blocks, dtype=torch.int32)[:, None].repeat(1, max_blocks),
+            slot_mapping=first_slots + positions,
+        ),
+    )

@@ -10,9 +10,12 @@ from typing import Annotated
 
 import typer
 
+from gristmill.cli import keys
+from gristmill.cli.api import api
 from gristmill.cli.control import control
 from gristmill.cli.replay import replay
 from gristmill.cli.run import run
+from gristmill.cli.up import up
 from gristmill.cli.worker import worker
 
 __all__ = ["app", "main"]
@@ -25,8 +28,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
+app.command()(up)
 app.command()(worker)
 app.command()(control)
+app.command()(api)
+app.add_typer(keys.app, name="keys")
 app.command()(replay)
 
 

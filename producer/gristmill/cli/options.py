@@ -65,6 +65,10 @@ HealthAddress = Annotated[
         help="Where GET /livez and /readyz are answered; port 0 is any free one, off is nowhere.",
     ),
 ]
+Host = Annotated[str, typer.Option("--host", metavar="HOST", help="Where the API listens.")]
+Port = Annotated[
+    int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="0 is any free one.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")]
 Quiet = Annotated[
     bool, typer.Option("-q", "--quiet", help="No progress and no summary, only errors.")

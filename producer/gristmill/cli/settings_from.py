@@ -27,8 +27,10 @@ def settings_from(*, flush_interval: str | None = None, **given: float | None) -
         return Settings(**{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
-        name = "GRISTMILL_" + str(first["loc"][0]).removeprefix("GRISTMILL_").upper()
+        field = str(first["loc"][0]).removeprefix("GRISTMILL_").lower()
+        is_secret = "Secret" in str(Settings.model_fields[field].annotation)
+        seen = "a secret that is not shown" if is_secret else repr(first["input"])
         raise UsageError(
-            f"{name} is set to {first['input']!r}: {first['msg']}. "
+            f"GRISTMILL_{field.upper()} is set to {seen}: {first['msg']}. "
             "The README lists every setting with its unit and default."
         ) from error

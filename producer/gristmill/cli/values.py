@@ -6,12 +6,12 @@ import re
 
 from gristmill.errors import UsageError
 
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `500ms`, `2s`, `1.5m`, `2h`. Raises UsageError."""
+    """Seconds of `500ms`, `2s`, `1.5m`, `2h`, `7d`. Raises UsageError."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a duration. Write a number and a unit: 500ms, 2s, 5m.")

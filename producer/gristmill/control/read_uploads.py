@@ -80,7 +80,7 @@ class ReadUploads:
         """A slice of each batch that waits to be read; whether there was any."""
         control, now = self._control, self._monotonic()
         if now >= self._tell_models_at:
-            self._tell_models()
+            self.tell_models()
             self._tell_models_at = now + _TELL_MODELS_EVERY_S
         with control.ledger.read() as conn:
             waiting = submissions.list_to_read(conn)
@@ -156,7 +156,8 @@ class ReadUploads:
                 now=self._control.now,
             )
 
-    def _tell_models(self) -> None:
+    def tell_models(self) -> None:
+        """What can be asked for, to all who read the Ledger."""
         now = self._control.now
         with self._control.ledger.write() as conn:
             for model in self._catalogue:

@@ -1,0 +1,95 @@
+"""`gristmill up`: the whole service on this machine, from one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gristmill.cli import options
+from gristmill.cli.failures import ExitCode, failures_reported
+from gristmill.cli.progress import keep_stderr_ours
+
+if TYPE_CHECKING:
+    from gristmill.settings import Settings
+
+_DATA_HELP = "Ledger, files and results. A service that is started again goes on from here."
+
+DataDir = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help=_DATA_HELP)]
+
+
+def up(
+    model: options.Model,
+    data_dir: DataDir = Path("gristmill-data"),
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 8000,
+    revision: options.Revision = None,
+    served_model_names: options.ServedModelNames = None,
+    max_num_seqs: options.MaxNumSeqs = None,
+    max_model_len: options.MaxModelLen = None,
+    flush_interval: options.FlushInterval = None,
+    debug: options.Debug = False,
+) -> None:
+    """Serve a model through the OpenAI batch API: API, control side and worker in one process.
+
+    The first start prints an API key and an example. Ctrl-C keeps all work; the same command goes
+    on with it.
+    """
+    from gristmill.cli.settings_from import settings_from
+
+    with failures_reported(debug=debug):
+        settings = settings_from(
+            max_num_seqs=max_num_seqs, max_model_len=max_model_len, flush_interval=flush_interval
+        )
+        _serve(
+            settings,
+            model_name=model,
+            revision=revision,
+            served_names=tuple(served_model_names or ()),
+            data_dir=data_dir,
+            host=host,
+            port=port,
+            debug=debug,
+        )
+
+
+def _serve(
+    settings: Settings,
+    *,
+    model_name: str,
+    revision: str | None,
+    served_names: tuple[str, ...],
+    data_dir: Path,
+    host: str,
+    port: int,
+    debug: bool,
+) -> None:
+    from gristmill.cli.needs import server_needed
+    from gristmill.process.logs import log_to_stderr
+    from gristmill.process.signals import StopSignals
+
+    log_to_stderr(debug=debug)
+    keep_stderr_ours()
+    signals = StopSignals(grace_s=settings.drain_grace_s, at_once_code=ExitCode.UNSAVED)
+    with server_needed():
+        from gristmill.cli.welcome import welcome
+        from gristmill.compute import find_worker
+        from gristmill.local.data_folder import DataFolder
+        from gristmill.local.find import find_local_model
+        from gristmill.local.service import Service
+    with signals, DataFolder(data_dir) as folder:
+        build_worker = find_worker()
+        model, device = find_local_model(
+            model_name, settings=settings, revision=revision, served_names=served_names
+        )
+        service = Service(folder, settings, model, device=device, host=host, port=port)
+        key = service.make_first_key()
+        typer.echo(welcome(service.url, model, key))
+        signals.hold()
+        service.serve(
+            signals.stop,
+            build_worker,
+            on_ready=lambda equipment: typer.echo(f"The model is loaded: {equipment}", err=True),
+        )
+        typer.echo("Stopped. All work is kept; the same command goes on with it.", err=True)

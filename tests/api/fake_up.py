@@ -1,0 +1,37 @@
+"""`gristmill` with a FakeEngine instead of a model's: `fake_up.py STEP_S ARGUMENTS…`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
+
+from fake_engine import FakeEngine
+
+import gristmill.compute
+from gristmill.cli import app
+from gristmill.compute import WorkerConfig
+from gristmill.queues.base import Queue
+from gristmill.stores.base import Store
+from gristmill_worker.worker import Worker
+
+
+class RealClock:
+    """Steps of the Engine take their time."""
+
+    def __call__(self) -> float:
+        return time.monotonic()
+
+    def advance(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:
+    engine = FakeEngine(clock=RealClock(), step_s=float(sys.argv[1]))  # type: ignore[arg-type]
+    return Worker(engine, queue, store, config)
+
+
+gristmill.compute.find_worker = lambda: build
+app(sys.argv[2:])

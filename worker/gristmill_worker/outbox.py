@@ -126,6 +126,8 @@ class Outbox:
     ) -> None:
         self._store = store
         self._queue = queue
+        #: Called when a Segment lies in the Store.
+        self.on_stored: Callable[[], None] = lambda: None
         self._segments = _Line(clock, patience_s)
         #: Apart, so that a queue that is away does not keep Segments out of the store.
         self._messages = _Line(clock, patience_s)
@@ -187,6 +189,7 @@ class Outbox:
             self._store.put(segment_key(bell), encode_segment(segment))
             crash_points.at("stored", attempt=bell.attempt_id, seq=bell.seq)
             attempt.is_storing = False
+            self.on_stored()
             self.ring(attempt.pointer.control_lane, bell)
             if then is not None:
                 self.call("then", then)

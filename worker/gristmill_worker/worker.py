@@ -69,7 +69,7 @@ class Worker:
         self._rows = EngineRows(engine, wall)
         self._attempts: list[Attempt] = []
         self._wake = threading.Event()
-        self._intake.wake = self._wake.set
+        self._intake.wake = self._outbox.on_stored = self._wake.set
         self._is_draining = False
         self._busy_at = monotonic()
 
@@ -107,12 +107,14 @@ class Worker:
         self._stop_ended()
         self._take_opened()
         self._rows.fill(self._attempts, self._flush)
-        if self._rows.num_live:
-            if self._rows.step():
-                self._tell_load()
-        elif self._intake.is_threaded:
+        if not self._rows.num_live and self._intake.is_threaded:
             self._wake.wait(self._config.idle_wait_s)
             self._wake.clear()
+            # A row that runs alone may have waited for the Store, and begins before the next
+            # Segment is due, or Segments would keep it waiting for ever.
+            self._rows.fill(self._attempts, self._flush)
+        if self._rows.num_live and self._rows.step():
+            self._tell_load()
         self._flush_due()
         self._outbox.pump()
 

@@ -124,6 +124,7 @@ class Arena:
     shard_max_jobs: int = 8
     model: str = ""
     real_model: bool = False
+    keeps_history: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
 
@@ -214,10 +215,11 @@ class Arena:
             **self.settings,
         }
         environment = {f"GRISTMILL_{k.upper()}": str(v) for k, v in settings.items()}
+        credentials = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
         full_order = {
             "argv": argv,
             "log": str(self.folder / f"{name}.log"),
-            "env": {**environment, HISTORY: str(history), CRASH_POINT: plan},
+            "env": {**credentials, **environment, HISTORY: str(history), CRASH_POINT: plan},
             "real_model": self.real_model,
             "planted": "",
             "step_s": self.step_s if side == "worker" else 0.0,
@@ -225,7 +227,7 @@ class Arena:
             "disk_full_flag": str(self.disk_full_flag),
             **order,
         }
-        if side == "undisturbed":
+        if side == "undisturbed" or not self.keeps_history:
             full_order["env"][HISTORY] = ""
         pid = self.nursery.bear(full_order)
         life = Life(side, pid, history, Path(full_order["log"]), self.nursery)

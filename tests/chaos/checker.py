@@ -70,6 +70,8 @@ class Report:
     num_rows: int = 0
     num_faults: Counter[str] = field(default_factory=Counter)
     num_decoded: int = 0
+    #: From the first to the last step of any worker.
+    decoding_s: float = 0.0
     #: Tokens that were decoded before.
     num_again: int = 0
     #: Of them, tokens of Attempts that were drained.
@@ -94,6 +96,8 @@ def check(evidence: Evidence) -> Report:
     attempts = _attempts(processes, report)
     report.num_attempts = len(attempts)
     report.num_shards = len({attempt.shard for attempt in attempts.values()})
+    steps = [at for attempt in attempts.values() for at, _ in attempt.decoded]
+    report.decoding_s = max(steps, default=0.0) - min(steps, default=0.0)
     for events in processes:
         _check_order(events, report)
         _check_fences(events, attempts, evidence.lease_s, report)

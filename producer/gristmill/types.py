@@ -153,10 +153,12 @@ class Prompt:
 
     With `scored_from` the log-probabilities of its own tokens from that position on are wanted. It
     is 1 at least, since nothing stands before the first token, and the prompt's length at most.
+    `num_dropped` tokens were left out, as the caller had allowed.
     """
 
     token_ids: tuple[int, ...]
     scored_from: int | None = None
+    num_dropped: int = 0
 
     @property
     def scored_ids(self) -> tuple[int, ...]:

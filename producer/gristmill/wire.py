@@ -96,7 +96,9 @@ def encode_shard(shard: Shard) -> bytes:
                 {
                     "kind": job.kind.value,
                     "rows": _rows_to_wire(job.rows),
-                    "prompts": [[pack(p.token_ids), p.scored_from] for p in job.prompts],
+                    "prompts": [
+                        [pack(p.token_ids), p.scored_from, p.num_dropped] for p in job.prompts
+                    ],
                     "params": _params_to_wire(job.params),
                     "embedding": job.embedding and asdict(job.embedding),
                     "scoring": job.scoring and asdict(job.scoring),
@@ -113,7 +115,7 @@ def decode_shard(document: bytes) -> Shard:
     jobs = tuple(
         Job(
             rows=_rows_from_wire(job["rows"]),
-            prompts=tuple(Prompt(unpack(ids), scored) for ids, scored in job["prompts"]),
+            prompts=tuple(Prompt(unpack(ids), *places) for ids, *places in job["prompts"]),
             params=_params_from_wire(job["params"]),
             kind=JobKind(job["kind"]),
             embedding=_embedding_from_wire(job["embedding"]),

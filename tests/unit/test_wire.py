@@ -124,7 +124,11 @@ def test_every_parameter_comes_back_as_it_was() -> None:
 
 
 def test_every_prompt_and_kind_comes_back_as_it_was() -> None:
-    prompts = (Prompt((1, 2**32 - 1), scored_from=1), Prompt((7,), scored_from=1), Prompt((3, 4)))
+    prompts = (
+        Prompt((1, 2**32 - 1), scored_from=1),
+        Prompt((7,), scored_from=1, num_dropped=9),
+        Prompt((3, 4)),
+    )
     scoring = Scoring(ScoreType.CHOICES, (TextSize(3, 1), TextSize(0, 2)), 5)
     jobs = tuple(
         Job((Row(0, "r"),), prompts, SamplingParams(0), kind, scoring=scoring) for kind in JobKind

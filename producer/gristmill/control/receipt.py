@@ -46,8 +46,16 @@ def receipt(model: ModelPin, job: Job, result: RowResult, origin: Origin) -> dic
         "itl_ms": _ms(result.itl_s),
         "seed": job.params.seed,
         "params": _params(job),
-        **(_of_tokens(result.choices) if job.kind is JobKind.GENERATE else {}),
+        **_own_of_kind(job, result),
     }
+
+
+def _own_of_kind(job: Job, result: RowResult) -> dict[str, Any]:
+    """Scores and vectors may be of prompts of which a part was left out, if the row allowed it."""
+    if job.embedding is None and job.scoring is None:
+        return _of_tokens(result.choices) if job.kind is JobKind.GENERATE else {}
+    dropped = [prompt.num_dropped for prompt in job.prompts]
+    return {"dropped_tokens": dropped if any(dropped) else []}
 
 
 def _of_tokens(choices: Iterable[Choice]) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def embedding_job(
         closing = tokeniser.num_closing_tokens if isinstance(one, str) else 0
         shortened = _shortened(token_ids, body.truncate_prompt_tokens, closing, model)
         _check(shortened, i, model=model, tokeniser=tokeniser)
-        prompts.append(Prompt(shortened))
+        prompts.append(Prompt(shortened, num_dropped=len(token_ids) - len(shortened)))
     params = EmbeddingParams(
         pooling=Pooling(body.pooling) if body.pooling else own.pooling,
         normalize=own.normalize if body.normalize is None else body.normalize,

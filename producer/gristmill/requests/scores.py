@@ -206,9 +206,10 @@ def _fitting(
             param=param,
             code="context_length_exceeded",
         )
-    before = before[max(0, num_read - limit) :]
+    num_dropped = max(0, num_read - limit)
+    before = before[num_dropped:]
     _check_ids((*before, *own), param, model=model, tokeniser=tokeniser)
-    return Prompt((*before, *own), len(before))
+    return Prompt((*before, *own), len(before), num_dropped)
 
 
 def _windows(

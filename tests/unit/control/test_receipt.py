@@ -37,7 +37,7 @@ VECTORS = [
 
 def embedding_body(*, as_base64: bool) -> dict[str, Any]:
     params = EmbeddingParams(Pooling.MEAN, normalize=True, dimensions=8, base64=as_base64)
-    prompts = (Prompt((1, 2, 3)), Prompt((4,)))
+    prompts = (Prompt((1, 2, 3)), Prompt((4,), num_dropped=6))
     job = Job((ROW,), prompts, SamplingParams(0, temperature=0.0), JobKind.EMBED, params)
     choices = tuple(Choice((), "", FinishReason.LENGTH, embedding=v) for v in VECTORS)
     result = RowResult(0, (ROW,), Usage(4), choices, times=Times(0.1, 0.2))
@@ -65,6 +65,7 @@ def test_a_row_of_embeddings_is_the_list_object_of_the_api() -> None:
     }
     assert (receipt["queue_ms"], receipt["prefill_ms"]) == (100.0, 200.0)
     assert "repetition" not in receipt
+    assert receipt["dropped_tokens"] == [0, 6]  # B15: what was left out is said
 
 
 def test_base64_holds_the_very_numbers_that_float_writes() -> None:

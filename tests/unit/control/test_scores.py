@@ -69,6 +69,7 @@ def test_a_continuation_has_its_sum_and_what_it_is_of() -> None:
     assert body["top_logprobs"][0] == [{"token": " t8", "token_id": 8, "logprob": -1.5}]
     assert body["usage"]["prompt_tokens"] == 9 and body["usage"]["completion_tokens"] == 0
     assert body["gristmill"]["params"] == {"type": "loglikelihood", "top_logprobs": 1}
+    assert body["gristmill"]["dropped_tokens"] == []
 
 
 def test_each_rule_has_its_best_choice() -> None:

@@ -189,21 +189,22 @@ def test_an_input_may_fill_the_window_and_no_more(one: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "limit", "expected"),
+    ("value", "limit", "expected", "num_dropped"),
     [
-        ("a b c d", 4, (CLS, 3, 4, SEP)),
-        ("a b c d", 6, (CLS, 3, 4, 5, 6, SEP)),
-        ("a b c d", 2, (CLS, SEP)),
-        ([3, 4, 5], 2, (3, 4)),
-        ("a " * 40, -1, (CLS, *[3] * 18, SEP)),
+        ("a b c d", 4, (CLS, 3, 4, SEP), 2),
+        ("a b c d", 6, (CLS, 3, 4, 5, 6, SEP), 0),
+        ("a b c d", 2, (CLS, SEP), 4),
+        ([3, 4, 5], 2, (3, 4), 1),
+        ("a " * 40, -1, (CLS, *[3] * 18, SEP), 22),
     ],
 )
-def test_truncation_leaves_out_the_end_and_keeps_the_closing_token(
-    one: Any, value: Any, limit: int, expected: tuple[int, ...]
+def test_B15_truncation_leaves_out_the_end_and_keeps_the_closing_token(
+    one: Any, value: Any, limit: int, expected: tuple[int, ...], num_dropped: int
 ) -> None:
     job, _ = one(value, truncate_prompt_tokens=limit)
 
     assert job.prompt_ids == expected
+    assert job.prompt.num_dropped == num_dropped
 
 
 def test_rows_share_a_job_when_they_ask_for_the_very_same(read: Any, model: Model) -> None:

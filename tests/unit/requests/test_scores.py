@@ -92,7 +92,9 @@ def test_an_empty_context_is_the_begin_of_text_token(read: Read, smollm2: Model)
     assert jobs["c"].prompt == jobs["a"].prompt, "it is not there twice"
 
 
-def test_a_bos_that_the_tokenizer_adds_stands_there_once(read: Read, make_model: Any) -> None:
+def test_B09_a_bos_that_the_tokenizer_adds_stands_there_once_and_is_not_scored(
+    read: Read, make_model: Any
+) -> None:
     model = make_model(add_bos=True)
     lines = [
         pair("a", "the quick", " brown"),
@@ -109,6 +111,7 @@ def test_a_bos_that_the_tokenizer_adds_stands_there_once(read: Read, make_model:
     assert counts == {"a": 1, "b": 1, "plain": 0, "c": 1, "d": 1}
     assert jobs["c"].prompt == jobs["d"].prompt and jobs["c"].prompt.scored_from == 1
     assert jobs["a"].prompt.scored_ids == jobs["b"].prompt.scored_ids
+    assert not any(bos in prompt.scored_ids for job in jobs.values() for prompt in job.prompts)
 
 
 def test_a_model_without_a_token_to_begin_with_needs_a_context(
@@ -155,7 +158,17 @@ def test_rows_that_score_the_same_share_a_job(read: Read, make_model: Any) -> No
     assert [len(job.rows) for window in windows for job in window.jobs] in ([2, 1], [1, 2])
 
 
-def test_B67_what_is_too_long_is_refused_by_name_or_cut_at_the_beginning_when_asked(
+def test_B15_a_score_over_the_window_is_refused_with_both_numbers(
+    read: Read, make_model: Any
+) -> None:
+    [window] = read([pair("a", [50] * 70, [60, 61])], make_model(max_model_len=64))
+
+    error = window.refused[0].error
+    assert error.code == "context_length_exceeded"
+    assert "70" in error.message and "64" in error.message
+
+
+def test_B15_B67_what_is_too_long_is_refused_by_name_or_cut_at_the_beginning_when_asked(
     read: Read, make_model: Any
 ) -> None:
     model = make_model(max_model_len=16)
@@ -181,6 +194,8 @@ def test_B67_what_is_too_long_is_refused_by_name_or_cut_at_the_beginning_when_as
     assert jobs["shorter"].prompt.token_ids == (*context[-3:], *tail)
     assert all(jobs[name].prompt.scored_ids == tuple(tail) for name in ("fits", "cut", "shorter"))
     assert len(jobs["rolled"].prompts) == 2
+    dropped = {name: [prompt.num_dropped for prompt in job.prompts] for name, job in jobs.items()}
+    assert dropped == {"fits": [0], "cut": [6], "shorter": [17], "rolled": [0, 0]}
 
 
 @pytest.mark.parametrize(

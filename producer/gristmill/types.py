@@ -304,6 +304,6 @@ class Segment:
     checkpoints: tuple[Checkpoint, ...] = ()
     ttft: Histogram = field(default_factory=Histogram)
     itl: Histogram = field(default_factory=Histogram)
-    mark: Mark = Mark()
+    mark: Mark = field(default_factory=Mark)
     #: The versions of what computed the results.
     engine_version: str = ""

@@ -1,4 +1,4 @@
-"""What a queue carries: pointers to Shards on their way out, Bells on their way back. Never data."""
+"""What a queue carries: pointers to Shards on their way out, Bells on their way back. No data."""
 
 from __future__ import annotations
 

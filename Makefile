@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all lint bench bench-rivals clean
+.PHONY: help run test test-all chaos lint bench bench-rivals clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -33,6 +33,11 @@ test: $(STAMP)  ## Run the tests but the long ones; ARGS='-k word' is passed on
 
 test-all: $(STAMP)  ## Run every test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope $(ARGS)
+
+# Crash points, kills and memory take some minutes more than the storms.
+MINUTES ?= 5
+chaos: $(STAMP)  ## Kill, freeze and cut off real processes; MINUTES=5 of storms; prints the goals
+	OMP_NUM_THREADS=1 $(BIN)/python tests/chaos/goals.py --minutes $(MINUTES) $(ARGS)
 
 lint: $(STAMP)  ## Check format, style, types and the layers
 	$(BIN)/ruff format --check .

@@ -82,6 +82,11 @@ class UnrulyProxy:
             connection.close()
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that is killed in the middle of a request is none of our errors."""
+
+
 @contextmanager
 def unruly_proxy(target: str) -> Iterator[UnrulyProxy]:
     """Runs in a thread of this process until the block ends."""
@@ -114,7 +119,7 @@ def unruly_proxy(target: str) -> Iterator[UnrulyProxy]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     proxy = UnrulyProxy(f"http://127.0.0.1:{server.server_address[1]}", target)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

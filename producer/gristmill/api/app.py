@@ -30,6 +30,7 @@ def create_app(api: Api) -> FastAPI:
         summary="Files, Batches and Models as the OpenAI API has them, on machines you own.",
         version=version("gristmill"),
         telemetry={"tracing": False},
+        docs_url=None,  # its page would load code from elsewhere
         redoc_url=None,
         responses={
             status: {"model": ErrorObject, "description": text}

@@ -154,7 +154,7 @@ def list_files(
     after: Annotated[str | None, Query(description="The id of the last file seen.")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
     order: Literal["asc", "desc"] = "desc",
-    purpose: str | None = None,
+    purpose: Annotated[str | None, Query(pattern=r"^[a-z_-]{1,64}$")] = None,
 ) -> ListObject[FileObject]:
     page = None
     if after is None or is_id(after):
@@ -165,7 +165,7 @@ def list_files(
                 now=api.now,
                 limit=limit,
                 after_id=after,
-                purpose=purpose if purpose is None or is_id(purpose) else "none",
+                purpose=purpose,
                 newest_first=order == "desc",
             )
     if page is None:
@@ -229,8 +229,11 @@ def delete_file(file_id: str, api: UseApi, caller: FilesWriter) -> FileDeleted:
                 param="file_id",
                 code="file_in_use",
             )
-        files.delete(conn, caller.tenant_id, file_id, now=api.now)
+        files.expire(conn, caller.tenant_id, file_id, now=api.now)
+    # In this order an outage leaves nothing behind: the sweep goes on from here.
     api.store.delete(file_key(caller.tenant_id, file_id))
+    with api.ledger.write() as conn:
+        files.delete(conn, caller.tenant_id, file_id, now=api.now)
     log.info("file deleted tenant=%s file=%s", caller.tenant_id, file_id)
     return FileDeleted(id=file_id)
 

@@ -22,6 +22,10 @@ OutputPath = Annotated[
     Path, typer.Option("-o", "--output", metavar="OUT.jsonl", help="Where the answers go.")
 ]
 Model = Annotated[str, typer.Option("--model", metavar="MODEL", help=_MODEL_HELP)]
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="MODEL", help=f"{_MODEL_HELP} May be repeated."),
+]
 ErrorsPath = Annotated[Path | None, typer.Option("--errors", metavar="FILE", help=_ERRORS_HELP)]
 WorkDir = Annotated[Path | None, typer.Option("--work-dir", metavar="DIR", help=_WORK_DIR_HELP)]
 KeepWork = Annotated[

@@ -42,7 +42,6 @@ class ReadUploads:
     ) -> None:
         self._control = control
         self._catalogue = tuple(catalogue)
-        assert self._catalogue, "somebody reads for a model"
         self._monotonic = monotonic
         self._tell_models_at = monotonic()
         self._put_off: dict[str, float] = {}
@@ -77,27 +76,30 @@ class ReadUploads:
                 self._wake.wait(_LOOK_EVERY_S)
 
     def turn(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
-        """A slice of each batch that waits to be read; whether there was any."""
+        """A slice of each batch that waits to be read; whether any was read."""
         control, now = self._control, self._monotonic()
         if now >= self._tell_models_at:
             self.tell_models()
             self._tell_models_at = now + _TELL_MODELS_EVERY_S
         with control.ledger.read() as conn:
             waiting = submissions.list_to_read(conn)
-        due = [batch for batch in waiting if self._put_off.get(batch.id, now) <= now]
-        for batch in due:
+        was_busy = False
+        for batch in waiting:
             if should_stop():
                 break
+            if self._put_off.get(batch.id, now) > now:
+                continue
             try:
-                self._read_slice(batch, should_stop)
+                was_busy |= self._read_slice(batch, should_stop)
             except GristmillError:
                 raise
             except Exception:  # a fault of ours in one file must not keep all others waiting
                 log.exception("batch cannot be read batch=%s", batch.id)
                 self._put_off[batch.id] = now + _PUT_OFF_S
-        return bool(due)
+        return was_busy
 
-    def _read_slice(self, batch: Batch, should_stop: Callable[[], bool]) -> None:
+    def _read_slice(self, batch: Batch, should_stop: Callable[[], bool]) -> bool:
+        """False when the batch is for a model of another process."""
         key = file_key(batch.tenant_id, batch.input_file_id or "")
 
         def open_file() -> BinaryIO:
@@ -107,7 +109,7 @@ class ReadUploads:
         try:
             model = self._model_of(batch, open_file)
             if model is None:
-                return  # read by a process that has its model
+                return False
             ingest_slice(
                 self._control,
                 batch.tenant_id,
@@ -119,6 +121,7 @@ class ReadUploads:
             )
         except KeyNotFound:
             self._fail(batch, "input_modified", "The input file is no longer there.")
+        return True
 
     def _tokeniser(self, model: Model) -> Tokeniser:
         if model.name not in self._tokenisers:

@@ -71,8 +71,14 @@ def is_being_read(conn: Connection, tenant_id: str, file_id: str) -> bool:
     return conn.execute(query.limit(1)).first() is not None
 
 
+def expire(conn: Connection, tenant_id: str, file_id: str, *, now: int) -> None:
+    """Nobody may read the file from now on; the sweep removes it, if its caller does not."""
+    statement = update(files).where(files.c.tenant_id == tenant_id, files.c.id == file_id)
+    conn.execute(statement.values(expires_at=now))
+
+
 def delete(conn: Connection, tenant_id: str, file_id: str, *, now: int) -> bool:
-    """False when there is none. What the caller called it is forgotten too."""
+    """Its bytes are gone. False when there is none. What its owner called it is forgotten too."""
     statement = update(files).where(
         files.c.tenant_id == tenant_id, files.c.id == file_id, files.c.deleted_at.is_(None)
     )

@@ -25,6 +25,8 @@ from gristmill.local.data_folder import DataFolder
 from gristmill.local.worker_thread import WorkerThread
 from gristmill.models import Model
 from gristmill.process.health import Health
+from gristmill.process.loop_thread import LoopThread
+from gristmill.process.worker import end_hanging
 from gristmill.queues.memory import MemoryQueue
 from gristmill.settings import Settings
 
@@ -108,21 +110,17 @@ class Service:
         self._take_up()
         with ExitStack() as stack:
             stack.enter_context(self._server)
-            control = _Thread(self._loop.run, stop, name="control")
-            ingest = _Thread(self._uploads.run, stop, name="ingest")
-            stack.callback(control.join)
-            stack.callback(ingest.join)
+            stack.callback(LoopThread(self._loop.run, stop, name="control").join)
+            stack.callback(LoopThread(self._uploads.run, stop, name="ingest").join)
             stack.callback(self._begin_stop, stop)
             worker = self._load(build_worker)
             on_ready(worker.equipment)
-            with WorkerThread(worker) as thread:
+            with WorkerThread(worker, on_hang=end_hanging) as thread:
                 self._worker = worker
-                beside = (thread, control, ingest, self._server)
-                while not stop.wait(_LOOK_EVERY_S) and all(part.is_alive for part in beside):
+                while not stop.wait(_LOOK_EVERY_S) and thread.is_alive and self._server.is_alive:
                     pass
                 self._is_stopping = True
-            for part in (thread, control, ingest):
-                part.raise_error()
+            thread.raise_error()
         self._loop.take_remaining_bells()
 
     def _load(self, build_worker: BuildWorker) -> ComputeWorker:
@@ -151,32 +149,3 @@ class Service:
         self._is_stopping = True
         stop.set()
         self._uploads.wake()
-
-
-class _Thread:
-    """A loop beside the worker, and what ended it before its time."""
-
-    def __init__(
-        self, run: Callable[[threading.Event], None], stop: threading.Event, *, name: str
-    ) -> None:
-        self._run, self._stop = run, stop
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-        self._thread.start()
-
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def join(self) -> None:
-        self._thread.join()
-
-    def raise_error(self) -> None:
-        if self.error is not None:
-            raise self.error
-
-    def _main(self) -> None:
-        try:
-            self._run(self._stop)
-        except BaseException as error:
-            self.error = error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -12,8 +13,11 @@ from gristmill.compute import ComputeWorker
 class WorkerThread:
     """Runs a Worker while entered; leaving drains it."""
 
-    def __init__(self, worker: ComputeWorker) -> None:
+    def __init__(
+        self, worker: ComputeWorker, *, on_hang: Callable[[], None] = lambda: None
+    ) -> None:
         self._worker = worker
+        self._on_hang = on_hang
         self._stop = threading.Event()
         self._error: BaseException | None = None
         # A daemon, so that a second Ctrl-C ends the process.
@@ -42,6 +46,6 @@ class WorkerThread:
 
     def _run(self) -> None:
         try:
-            self._worker.run(self._stop)
+            self._worker.run(self._stop, self._on_hang)
         except BaseException as error:
             self._error = error

@@ -64,12 +64,13 @@ class WorkerProcess:
 
     def _run(self, worker: ComputeWorker) -> None:
         try:
-            worker.run(self._signals.stop, _end_hanging)
+            worker.run(self._signals.stop, end_hanging)
         except BaseException as error:
             self._error = error
 
 
-def _end_hanging() -> None:
-    """The Leases end by themselves, and somebody else goes on from what is stored."""
+def end_hanging() -> None:
+    """End this process, whose engine hangs: its Leases end by themselves, and somebody else goes
+    on from what is stored."""
     faulthandler.dump_traceback(all_threads=True)
     os._exit(ExitCode.HUNG)

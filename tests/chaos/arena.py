@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checker import Evidence, read_history
 from local_run import make_model_folder
+from traces import Evidence, read_history
 
 from gristmill.cli.failures import ExitCode
 from gristmill.crash_points import CRASH_POINT, HISTORY

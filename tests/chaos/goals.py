@@ -20,12 +20,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "services"))
 
 from arena import Nursery
-from checker import Report
 from matrix import CASES, Case, survive
 from measured import a_large_batch, a_long_life, one_signal_now_and_then
 from pipeline import fast_folder
 from redis_server import shared_server
 from storms import FLUSH_S, LEASE_S, peaceful_run, storm
+from traces import Report
 from weather import PLACES
 
 Row = tuple[str, str, str, bool]

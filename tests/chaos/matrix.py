@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arena import ENDED, Arena, Life, Nursery, wait_for
-from checker import Report, check
+from checker import check
 from local_run import make_line
+from traces import Report
 
 from gristmill.crash_points import ACTIONS, CONTROL_POINTS, WORKER_POINTS
 

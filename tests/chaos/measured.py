@@ -13,10 +13,10 @@ from pathlib import Path
 from uuid import uuid4
 
 from arena import ENDED, Arena, Life, Nursery
-from checker import Report
 from local_run import make_line
 from redis_server import RedisProcess, shared_server
 from storms import FLUSH_S, LEASE_S, lines, verdict
+from traces import Report
 from weather import Weather
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from arena import ENDED, Arena, Nursery, wait_for
-from checker import Report, check
+from checker import check
 from local_run import make_line
+from traces import Report
 from weather import PLACES, Weather
 
 LEASE_S, FLUSH_S = 2.0, 0.5

@@ -185,7 +185,8 @@ def test_a_row_gives_the_same_alone_in_company_preempted_and_resumed(
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@pytest.mark.timeout(1500)
+@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_many_rows_give_the_same(model_pair: Any, compiled: Any, data: st.DataObject) -> None:
     check(model_pair, compiled, data)

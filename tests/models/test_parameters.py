@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from drive import make_engine, run
 from tiny import EOS, greedy_alone, greedy_job, prompts
@@ -49,6 +53,28 @@ def test_B25_B29_penalties_are_the_rows_own_also_after_preemption(model_pair: An
         expected = greedy_with_penalties(oracle, row, 40, 2.0, 2.0, 1.5) if i % 2 else plain[i]
         assert list(finished[str(i)].generated.token_ids) == expected
         assert i % 2 == 0 or expected != plain[i], "the penalties change nothing here"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_B24_tiny_temperatures_are_greedy_in_half_precision(
+    model_pair: Any, dtype: torch.dtype
+) -> None:
+    _, loaded = model_pair("llama")
+    loaded = replace(loaded, model=copy.deepcopy(loaded.model).to(dtype))
+    rows = [
+        *({"temperature": t} for t in (0.0, 1e-6, 1e-5, 1e-4, 1e-3)),
+        {"temperature": 1.0, "top_p": 1e-4},
+    ]
+    engine = make_engine(loaded)
+    for i, params in enumerate(rows):
+        sampling = SamplingParams(12, seed=i, logprobs=1, ignore_eos=True, **params)
+        engine.add(str(i), Job((Row(i, str(i)),), (Prompt((5, 9, 77)),), sampling))
+
+    ends = run(engine, [])
+
+    for i in range(len(rows)):
+        assert ends[str(i)].generated.token_ids == ends["0"].generated.token_ids
+        assert all(math.isfinite(at.logprob) for at in ends[str(i)].generated.logprobs)
 
 
 def test_min_tokens_puts_off_every_end(model_pair: Any) -> None:

@@ -23,7 +23,7 @@ from gristmill_worker.models.stretches import Argument, Stretch, find_stretches
 log = logging.getLogger(__name__)
 
 #: Steps that are compared, one after the other: tokens [begin, end) of each Sequence.
-_TRIAL_STEPS = (((0, 1),), ((0, 5), (0, 1), (0, 9)), ((5, 6), (1, 4), (9, 10)), ((0, 16),))
+_TRIAL_STEPS = (((0, 1),), ((0, 5), (0, 1), (0, 9)), ((5, 6), (1, 4), (9, 10)))
 
 
 class Step(Protocol):
@@ -36,33 +36,39 @@ class Step(Protocol):
 class FusedLayers:
     """Programs in place of the layers of one model, over one KV cache."""
 
-    def __init__(self, stretches: Sequence[Stretch]) -> None:
+    def __init__(self, model: nn.Module, stretches: Sequence[Stretch]) -> None:
         self.stretches = stretches
         self._row_bytes = max((s.program.scratch_bytes for s in stretches), default=0)
         self._scratch = torch.empty(0, dtype=torch.uint8)
         self._step: Step | None = None
-        self._forwards: list[tuple[dict[str, Any], Callable[..., Any]]] = []
+        #: What is put in place, where: under a name in a dict of the model's.
+        self._changes: list[tuple[dict[str, Any], str, Any]] = []
         for stretch in stretches:
-            self._forwards.append((vars(stretch.first), self._forward_of(stretch)))
+            self._changes.append((vars(stretch.first), "forward", self._forward_of(stretch)))
+            holders = _holders(model, stretch)
+            if holders:
+                alone = nn.ModuleList([stretch.first])
+                self._changes += [(modules, name, alone) for modules, name in holders]
+                continue
             for module, argument in stretch.others:
-                self._forwards.append((vars(module), _hand_on(argument)))
+                self._changes.append((vars(module), "forward", _hand_on(argument)))
 
     @contextmanager
     def in_place(self, step: Step) -> Iterator[None]:
         """Within the block, the model's layers are these programs."""
-        hidden = [(names, names.get("forward")) for names, _ in self._forwards]
+        hidden = [place.get(name) for place, name, _ in self._changes]
         self._step = step
-        for names, forward in self._forwards:
-            names["forward"] = forward  # hides the method of the class
+        for place, name, new in self._changes:
+            place[name] = new  # a "forward" hides the method of the class
         try:
             yield
         finally:
             self._step = None
-            for names, before in hidden:
+            for (place, name, _), before in zip(self._changes, hidden, strict=True):
                 if before is None:
-                    del names["forward"]
+                    del place[name]
                 else:
-                    names["forward"] = before
+                    place[name] = before
 
     def _forward_of(self, stretch: Stretch) -> Callable[..., Any]:
         nothing_else = (None,) * (stretch.tuple_length - 1)
@@ -100,6 +106,18 @@ class FusedLayers:
         return output
 
 
+def _holders(model: nn.Module, stretch: Stretch) -> list[tuple[dict[str, Any], str]]:
+    """Where a list of just these modules stands. The first alone can stand for it, which saves the
+    calls of the others."""
+    modules = [stretch.first, *(module for module, _ in stretch.others)]
+    return [
+        (holder._modules, name)
+        for holder in model.modules()
+        for name, child in holder._modules.items()
+        if len(modules) > 1 and type(child) is nn.ModuleList and list(child) == modules
+    ]
+
+
 def _hand_on(argument: Argument) -> Callable[..., torch.Tensor]:
     return lambda *args, **kwargs: argument.of(args, kwargs)
 
@@ -126,7 +144,7 @@ def fuse_layers(
 
     try:
         stretches = find_stretches(model, attention.kernel, attention.cache_dir, run_small_step)
-        layers = FusedLayers(stretches)
+        layers = FusedLayers(model, stretches)
         if not stretches or not _has_same_bits(model, kv_cache, layers, forward):
             return None
     except Exception as error:  # whatever a foreign model does that cannot be watched

@@ -127,6 +127,38 @@ def test_cancelled_midway_keeps_what_is_finished(house: House) -> None:
     assert client.batches.cancel(batch.id).status == "cancelled"
 
 
+def test_a_batch_can_end_before_its_file_is_read(house: House) -> None:
+    client = house.client()
+    house.pause_ingest()
+    cancelled = client.batches.cancel(house.create(make_lines(3)).id)
+    expired = house.create(make_lines(3), completion_window="1h")
+    house.clock.ahead_s += 3601
+    try:
+        ended = [house.wait(batch) for batch in (cancelled, expired)]
+    finally:
+        house.clock.ahead_s -= 3601
+        house.resume_ingest()
+
+    assert [batch.status for batch in ended] == ["cancelled", "expired"]
+    for batch in ended:
+        assert batch.request_counts is not None
+        assert batch.request_counts.to_dict() == {"total": 0, "completed": 0, "failed": 0}
+        assert batch.output_file_id is None and batch.error_file_id is None
+
+
+def test_results_are_no_input_of_a_batch(house: House) -> None:
+    batch = house.wait(house.create(make_lines(1)))
+
+    with pytest.raises(openai.BadRequestError, match="batch_output") as refusal:
+        house.client().batches.create(
+            input_file_id=batch.output_file_id or "",
+            endpoint="/v1/completions",
+            completion_window="24h",
+        )
+
+    assert refusal.value.param == "input_file_id"
+
+
 def test_a_finished_batch_cannot_be_cancelled(house: House) -> None:
     batch = house.wait(house.create(make_lines(1)))
 

@@ -164,6 +164,20 @@ def test_an_outage_is_answered_with_when_to_come_back(house: House) -> None:
     assert b"gone" not in answers[0].content
 
 
+def test_a_fault_is_an_answer_with_an_id_and_without_its_reason(house: House) -> None:
+    broken = patch.object(type(house.data.ledger), "read", side_effect=RuntimeError("a canary"))
+    with house.http() as http:
+        http.get("/v1/models")
+        with broken:
+            answer = http.get("/v1/batches")
+        again = http.get("/v1/batches")
+
+    assert (answer.status_code, again.status_code) == (500, 200)
+    assert answer.headers["x-request-id"].startswith("req_")
+    assert document(answer)["error"]["code"] == "internal_error"
+    assert b"canary" not in answer.content
+
+
 def test_models_are_listed_and_found_by_any_of_their_names(house: House) -> None:
     client = house.client()
 

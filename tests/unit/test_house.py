@@ -14,7 +14,7 @@ from gristmill.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-HEAVY = ["torch", "transformers", "boto3", "celery", "sqlalchemy", "pyarrow"]
+HEAVY = ["torch", "transformers", "boto3", "celery", "sqlalchemy", "pyarrow", "fastapi"]
 MAX_LINES = 330
 
 

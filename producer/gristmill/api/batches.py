@@ -16,7 +16,7 @@ from gristmill.api.context import Api, BatchesReader, BatchesWriter, UseApi, is_
 from gristmill.api.failures import not_found, refused
 from gristmill.api.files import MAX_EXPIRY_S, MIN_EXPIRY_S
 from gristmill.api.objects import BatchObject, ListObject, batch_object, list_object
-from gristmill.control.submit import InputFileMissing, submit
+from gristmill.control.submit import InputFileMissing, InputFileUnusable, submit
 from gristmill.ledger import batches, submissions
 from gristmill.ledger.batch import Batch, Submission
 from gristmill.ledger.status import OPEN, BatchStatus
@@ -125,6 +125,8 @@ def create_batch(
         )
     except InputFileMissing as error:
         raise not_found("file", body.input_file_id, param="input_file_id") from error
+    except InputFileUnusable as error:
+        raise refused(str(error), param="input_file_id") from error
     if not is_new and not _is_same(batch, submission):
         raise refused(
             f"This Idempotency-Key has created {batch.id} from another request. Use a new one.",

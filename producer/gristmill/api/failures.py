@@ -65,14 +65,19 @@ def refused(message: str, *, param: str | None, code: str = "invalid_value") -> 
     return ApiError(400, message, code=code, param=param)
 
 
+def fault() -> ApiError:
+    """What nobody has foreseen."""
+    message = "This is a fault in the service. Its log has more, under the id of this request."
+    return ApiError(500, message, code="internal_error", type="server_error")
+
+
 def add_failure_handlers(app: FastAPI) -> None:
-    """All that a handler can raise becomes an answer."""
+    """All that a handler raises on purpose becomes an answer; the rest the front door answers."""
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(ClientDisconnect, _answer_gone)
     app.add_exception_handler(GristmillError, _answer_gristmill)
-    app.add_exception_handler(Exception, _answer_fault)
 
 
 def error_response(error: ApiError) -> Response:
@@ -122,8 +127,8 @@ def _answer_gristmill(request: Request, error: Exception) -> Response:
     """Ledger or Store cannot do it: later, or never, as the error says."""
     assert isinstance(error, GristmillError)
     if not error.retryable:
-        return _answer_fault(request, error)
-    log.warning("request put off path=%s reason=%s", request.url.path, error)
+        raise error  # a fault, which the front door answers
+    log.warning("request put off id=%s reason=%s", request.state.request_id, error)
     message = "The service cannot do this just now. Try again in a moment."
     return error_response(
         ApiError(
@@ -134,9 +139,3 @@ def _answer_gristmill(request: Request, error: Exception) -> Response:
             headers={"retry-after": str(_RETRY_AFTER_S)},
         )
     )
-
-
-def _answer_fault(request: Request, error: Exception) -> Response:
-    log.error("request failed path=%s", request.url.path, exc_info=error)
-    message = "This is a fault in the service. Its log has more, under the id of this request."
-    return error_response(ApiError(500, message, code="internal_error", type="server_error"))

@@ -1,13 +1,16 @@
-"""What each request passes first: it gets an id, and is turned away if its headers have no end."""
+"""What each request passes first: it gets an id, and an answer whatever happens behind."""
 
 from __future__ import annotations
 
+import logging
 import secrets
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gristmill.api.failures import ApiError, error_response
+from gristmill.api.failures import ApiError, error_response, fault
+
+log = logging.getLogger(__name__)
 
 HEADER = "x-request-id"
 _MAX_HEADER_BYTES = 32 * 1024
@@ -26,8 +29,12 @@ class FrontDoor:
         request_id = f"req_{secrets.token_hex(12)}"
         scope.setdefault("state", {})["request_id"] = request_id
 
+        has_begun = False
+
         async def send_with_id(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
+                has_begun = True
                 MutableHeaders(scope=message)[HEADER] = request_id
             await send(message)
 
@@ -35,4 +42,10 @@ class FrontDoor:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > _MAX_HEADER_BYTES:
             message = f"The headers have more than {_MAX_HEADER_BYTES} bytes. Send shorter ones."
             app = error_response(ApiError(431, message, code="headers_too_large"))
-        await app(scope, receive, send_with_id)
+        try:
+            await app(scope, receive, send_with_id)
+        except Exception:  # one request that fails must not take the others with it
+            log.exception("request failed id=%s path=%s", request_id, scope["path"])
+            if has_begun:
+                raise  # the connection breaks: half an answer must not look like a whole one
+            await error_response(fault())(scope, receive, send_with_id)

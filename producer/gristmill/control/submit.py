@@ -32,6 +32,10 @@ class InputFileMissing(UsageError):
     """The tenant has no such file, or no longer."""
 
 
+class InputFileUnusable(UsageError):
+    """The file is no input of a batch."""
+
+
 def submit(
     ledger: Ledger,
     store: Store,
@@ -46,7 +50,7 @@ def submit(
     """The batch of a submission, and whether it is new. Its description is in the Store first.
 
     One with the same idempotency key, or the same request since `resent_since`, is not new.
-    Raises InputFileMissing.
+    Raises InputFileMissing and InputFileUnusable.
     """
     with ledger.read() as conn:
         found = _find(conn, tenant_id, submission, resent_since=resent_since)
@@ -120,5 +124,10 @@ def _check_file(
     file = None
     if "\0" not in file_id:
         file = files.get(conn, tenant_id, file_id, now=now, for_update=for_update)
-    if file is None or file.purpose != "batch":
-        raise InputFileMissing(f"There is no file {file_id[:80]!a} with the purpose 'batch'.")
+    if file is None:
+        raise InputFileMissing(f"There is no file {file_id[:80]!a}.")
+    if file.purpose != "batch":
+        raise InputFileUnusable(
+            f"The file {file_id} has the purpose {file.purpose!r}. Upload the requests with the "
+            "purpose 'batch'."
+        )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from gristmill.ledger.schema import models
 
@@ -35,7 +37,9 @@ def tell(conn: Connection, model: ServedModel) -> None:
     }
     if conn.execute(update(models).where(models.c.name == model.name).values(**values)).rowcount:
         return
-    conn.execute(insert(models).values(name=model.name, created_at=model.created_at, **values))
+    # Somebody else may be a moment faster.
+    with suppress(IntegrityError), conn.begin_nested():
+        conn.execute(insert(models).values(name=model.name, created_at=model.created_at, **values))
 
 
 def list_served(conn: Connection, *, now: int) -> Sequence[ServedModel]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from gristmill.ledger.paging import Page, after, read_page
 from gristmill.ledger.schema import api_keys, tenants
@@ -37,7 +39,9 @@ def ensure(conn: Connection, tenant_id: str, *, now: int) -> None:
     """Make the tenant, unless it is there."""
     found = conn.execute(select(tenants).where(tenants.c.tenant_id == tenant_id)).first()
     if found is None:
-        conn.execute(insert(tenants).values(tenant_id=tenant_id, created_at=now))
+        # Somebody else may be a moment faster.
+        with suppress(IntegrityError), conn.begin_nested():
+            conn.execute(insert(tenants).values(tenant_id=tenant_id, created_at=now))
 
 
 def any_key(conn: Connection) -> bool:

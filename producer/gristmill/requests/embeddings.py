@@ -148,10 +148,4 @@ def _check(ids: tuple[int, ...], i: int, *, model: Model, tokeniser: Tokeniser) 
             param=param,
             code="context_length_exceeded",
         )
-    if tokeniser.max_token_id >= model.vocab_size and max(ids) >= model.vocab_size:
-        raise RowRefused(
-            f"`{param}` has a token with id {max(ids)}, which the tokenizer knows and the model "
-            f"does not: its ids end at {model.vocab_size - 1}. Leave that token out.",
-            param=param,
-            code="invalid_value",
-        )
+    tokeniser.check_known(ids, param=param)

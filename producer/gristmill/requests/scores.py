@@ -208,7 +208,7 @@ def _fitting(
         )
     num_dropped = max(0, num_read - limit)
     before = before[num_dropped:]
-    _check_ids((*before, *own), param, model=model, tokeniser=tokeniser)
+    tokeniser.check_known((*before, *own), param=param)
     return Prompt((*before, *own), len(before), num_dropped)
 
 
@@ -224,7 +224,7 @@ def _windows(
         raise RowRefused(
             "`text` has no tokens. Write at least one character.", param="text", code="empty_prompt"
         )
-    _check_ids(tokens, "text", model=model, tokeniser=tokeniser)
+    tokeniser.check_known(tokens, param="text")
     window = body.window or model.max_model_len
     stride = body.stride or window
     num_windows = 1 + max(0, -(-(len(tokens) - 1 - window) // stride))
@@ -252,16 +252,6 @@ def _prefix_id(tokeniser: Tokeniser, param: str) -> int:
             code="invalid_value",
         )
     return tokeniser.prefix_id
-
-
-def _check_ids(ids: tuple[int, ...], param: str, *, model: Model, tokeniser: Tokeniser) -> None:
-    if tokeniser.max_token_id >= model.vocab_size and max(ids) >= model.vocab_size:
-        raise RowRefused(
-            f"`{param}` has a token with id {max(ids)}, which the tokenizer knows and the model "
-            f"does not: its ids end at {model.vocab_size - 1}. Leave that token out.",
-            param=param,
-            code="invalid_value",
-        )
 
 
 def _size(text: PromptInput, tokeniser: Tokeniser, *, stripped: bool = False) -> TextSize:

@@ -95,6 +95,7 @@ class Tokeniser:
         #: The largest id that a text can have; models with a smaller vocabulary exist.
         self.max_token_id = max(self._tokenizer.get_vocab(with_added_tokens=True).values())
         mask = self._tokenizer.encode("a").special_tokens_mask
+        self._vocab_size = model.vocab_size
         #: How many tokens of its own the tokenizer puts behind a raw text.
         self.num_closing_tokens = next((i for i, own in enumerate(reversed(mask)) if not own), 0)
         self._control = ControlTokens(self._tokenizer)
@@ -194,6 +195,16 @@ class Tokeniser:
         if isinstance(value, Mapping):
             return {self._guarded(key): self._guarded(item) for key, item in value.items()}
         return [self._guarded(item) for item in value] if isinstance(value, list | tuple) else value
+
+    def check_known(self, ids: Sequence[int], *, param: str) -> None:
+        """Raises RowRefused for a token that the tokenizer has and the model does not."""
+        if self.max_token_id >= self._vocab_size and max(ids) >= self._vocab_size:
+            raise RowRefused(
+                f"`{param}` has a token with id {max(ids)}, which the tokenizer knows and the "
+                f"model does not: its ids end at {self._vocab_size - 1}. Leave that token out.",
+                param=param,
+                code="invalid_value",
+            )
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids; control tokens have none."""

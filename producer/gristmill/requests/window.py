@@ -175,11 +175,5 @@ def _num_left(
             param=param,
             code="context_length_exceeded",
         )
-    if tokeniser.max_token_id >= model.vocab_size and max(prompt_ids) >= model.vocab_size:
-        raise RowRefused(
-            f"`{param}` has a token with id {max(prompt_ids)}, which the tokenizer knows and the "
-            f"model does not: its ids end at {model.vocab_size - 1}. Leave that token out.",
-            param=param,
-            code="invalid_value",
-        )
+    tokeniser.check_known(prompt_ids, param=param)
     return left

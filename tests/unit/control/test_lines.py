@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from openai.types import Completion
+from openai.types.chat import ChatCompletion
 from pipeline import PIN, make_job, make_result, read_lines
 
 from gristmill.control.lines import LineWriter
@@ -140,15 +142,30 @@ LOGPROBS = Choice(
 )
 
 
-def logprobs_of(endpoint: Endpoint, num_top: int) -> dict[str, Any]:
+def body_with_logprobs(endpoint: Endpoint, num_top: int) -> dict[str, Any]:
     result = replace(RESULT, choices=(LOGPROBS,))
     params = replace(PARAMS, logprobs=num_top)
     line = LineWriter("batch_1", endpoint, PIN).answer(
         Row(7, "seven"), result, replace(JOB, params=params), ORIGIN
     )
     [document] = read_lines(line)
-    found: dict[str, Any] = document["response"]["body"]["choices"][0]["logprobs"]
+    found: dict[str, Any] = document["response"]["body"]
     return found
+
+
+def logprobs_of(endpoint: Endpoint, num_top: int) -> dict[str, Any]:
+    found: dict[str, Any] = body_with_logprobs(endpoint, num_top)["choices"][0]["logprobs"]
+    return found
+
+
+def test_answers_parse_as_those_of_the_openai_client() -> None:
+    chat = ChatCompletion.model_validate(body_with_logprobs(Endpoint.CHAT, 2))
+    completion = Completion.model_validate(body_with_logprobs(Endpoint.COMPLETIONS, 2))
+
+    logprobs = chat.choices[0].logprobs
+    assert logprobs and logprobs.content and logprobs.content[1].bytes == [128]
+    assert completion.choices[0].text == chat.choices[0].message.content == LOGPROBS.text
+    assert completion.usage == chat.usage and chat.usage and chat.usage.total_tokens == 13
 
 
 def test_logprobs_of_a_chat_have_true_bytes() -> None:

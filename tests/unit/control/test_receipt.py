@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 import numpy as np
-import pytest
+from openai.types import CreateEmbeddingResponse
 from pipeline import PIN
 
 from gristmill.control.lines import LineWriter
@@ -79,9 +79,7 @@ def test_base64_holds_the_very_numbers_that_float_writes() -> None:
 
 
 def test_the_objects_parse_as_those_of_the_openai_client() -> None:
-    types = pytest.importorskip("openai.types")
-
-    parsed = types.CreateEmbeddingResponse.model_validate(embedding_body(as_base64=False))
+    parsed = CreateEmbeddingResponse.model_validate(embedding_body(as_base64=False))
 
     assert parsed.data[1].embedding[0] == 1.0
     assert parsed.usage.total_tokens == 4

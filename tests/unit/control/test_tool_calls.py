@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from openai.types.chat import ChatCompletion
 from pipeline import PIN
 
 from gristmill.control.lines import LineWriter
@@ -44,7 +45,9 @@ def body_of(
 
 
 def test_calls_leave_the_text_and_name_the_reason() -> None:
-    (choice,) = body_of(CALL + "\n" + CALL)["choices"]
+    body = body_of(CALL + "\n" + CALL)
+    assert ChatCompletion.model_validate(body).choices[0].message.tool_calls
+    (choice,) = body["choices"]
 
     calls = choice["message"].pop("tool_calls")
     assert choice["message"] == {"role": "assistant", "content": None, "refusal": None}

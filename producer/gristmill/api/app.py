@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
+from pydantic.json_schema import models_json_schema
 
 from gristmill.api import batches, files, health, keys, models, results
+from gristmill.api.batches import BatchRequest
 from gristmill.api.context import Api
 from gristmill.api.failures import ErrorObject, add_failure_handlers
 from gristmill.api.front_door import FrontDoor
+from gristmill.api.keys import KeyRequest
 
 _FAILURES = {
     400: "The request is wrong",
@@ -38,8 +43,22 @@ def create_app(api: Api) -> FastAPI:
         },
     )
     app.state.api = api
+    app.openapi = partial(_document, app)  # type: ignore[method-assign]
     for resource in (files, batches, results, models, keys, health):
         app.include_router(resource.router)
     add_failure_handlers(app)
     app.add_middleware(FrontDoor)
     return app
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with the bodies that handlers read by themselves."""
+    if app.openapi_schema is None:
+        document = FastAPI.openapi(app)
+        _, bodies = models_json_schema(
+            [(BatchRequest, "validation"), (KeyRequest, "validation")],
+            ref_template="#/components/schemas/{model}",
+        )
+        document["components"]["schemas"] |= bodies["$defs"]
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -106,16 +107,31 @@ def _answer_invalid(_: Request, error: Exception) -> Response:
     return error_response(refused(message, param=param))
 
 
-def _answer_http(_: Request, error: Exception) -> Response:
+def _answer_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     codes = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
     code = codes.get(error.status_code, "invalid_request")
     message = error.detail
     if error.status_code == 404:
         message = "There is no such URL here. The paths are those of the OpenAI API, below /v1."
-    return error_response(
-        ApiError(error.status_code, message, code=code, headers=error.headers or {})
-    )
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    if error.status_code == 405:
+        # Starlette names those of the first route with this path only.
+        headers["allow"] = ", ".join(_methods_of(request))
+        message = f"{request.method} is nothing that can be done here, only {headers['allow']}."
+    return error_response(ApiError(error.status_code, message, code=code, headers=headers))
+
+
+def _methods_of(request: Request) -> list[str]:
+    """What can be done with this path."""
+    path: str = request.scope["path"]
+    document: dict[str, Any] = request.app.openapi()
+    found: set[str] = set()
+    for template, operations in document["paths"].items():
+        pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template))
+        if re.fullmatch(pattern, path):
+            found |= {method.upper() for method in operations}
+    return sorted(found)
 
 
 def _answer_gone(_: Request, error: Exception) -> Response:

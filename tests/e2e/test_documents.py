@@ -52,6 +52,39 @@ def test_the_scores_of_the_readme_are_given(gristmill):
     assert types == ["choices", "loglikelihood", "rolling"]
 
 
+def test_the_scores_of_the_readme_are_answered_as_it_says(gristmill):
+    [block] = re.findall(r"^```jsonl\n(.*?)^```", README, re.M | re.S)
+    gristmill.write(block.splitlines())
+
+    done = gristmill.run("--served-model-name", "smollm2-135m")
+
+    assert done.returncode == 0, done.stderr
+    choices, one, rolled = [row["response"]["body"] for row in read_lines(gristmill.output)]
+    assert {"sum_logprob", "token_logprobs", "token_ids", "is_greedy"} <= choices["choices"][
+        0
+    ].keys()
+    assert set(choices["best"].values()) <= {0, 1}
+    assert {"logprob_per_token", "logprob_per_byte"} <= one.keys()
+    assert {f"{unit}_perplexity" for unit in ("token", "word", "byte")} <= rolled.keys()
+
+
+@pytest.mark.parametrize("endpoint", ["CHAT", "COMPLETIONS", "EMBEDDINGS", "SCORE"])
+def test_every_parameter_is_in_the_readme(endpoint):
+    from gristmill.requests.bodies import ChatBody, CompletionBody
+    from gristmill.requests.embeddings import EmbeddingBody
+    from gristmill.requests.scores import ScoreBody
+
+    bodies = {
+        "CHAT": ChatBody,
+        "COMPLETIONS": CompletionBody,
+        "EMBEDDINGS": EmbeddingBody,
+        "SCORE": ScoreBody,
+    }
+    names = bodies[endpoint].model_fields.keys() - {"model"}
+
+    assert [name for name in sorted(names) if not re.search(rf'[`"]{name}[`":]', README)] == []
+
+
 def test_the_exit_codes_of_the_readme_are_all_there():
     from gristmill.cli.failures import ExitCode
 

@@ -1,4 +1,4 @@
-"""The bodies of both endpoints: which fields they have and which values are in range.
+"""The bodies of chat and completions: which fields they have and which values are in range.
 
 Strict throughout: a string is no number, a boolean is no integer, NaN is nothing. The defaults are
 the API's neutral ones. A body that breaks a rule is refused alone (RowRefused), with its parameter

@@ -11,7 +11,7 @@ from gristmill.embedding import EmbeddingParams, Pooling
 from gristmill.errors import RowRefused
 from gristmill.models import Model
 from gristmill.requests.bodies import no_such_token, refusal_of
-from gristmill.requests.fields import invalid, token_limit
+from gristmill.requests.fields import PromptInput, invalid, token_limit
 from gristmill.requests.tokenise import Reading, Text, Tokeniser
 from gristmill.requests.unsupported import refuse_unsupported
 from gristmill.types import Endpoint, Job, JobKind, Prompt, SamplingParams
@@ -21,10 +21,8 @@ MAX_INPUTS = 2048
 #: Nothing is generated, and nothing is random.
 _NO_SAMPLING = SamplingParams(max_tokens=0, temperature=0.0)
 
-Input = str | tuple[int, ...]
 
-
-def inputs(value: object) -> tuple[Input, ...]:
+def inputs(value: object) -> tuple[PromptInput, ...]:
     """Texts or lists of token ids; one of either may stand alone."""
     if type(value) is str or (type(value) is list and value and type(value[0]) is int):
         value = [value]
@@ -35,7 +33,7 @@ def inputs(value: object) -> tuple[Input, ...]:
     return tuple(_input(one, i) for i, one in enumerate(value))
 
 
-def _input(value: object, i: int) -> Input:
+def _input(value: object, i: int) -> PromptInput:
     if type(value) is str and value:
         return value
     if type(value) is list and value and all(type(item) is int for item in value):
@@ -52,7 +50,7 @@ class EmbeddingBody(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     model: str
-    input: Annotated[tuple[Input, ...], PlainValidator(inputs)]
+    input: Annotated[tuple[PromptInput, ...], PlainValidator(inputs)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
     pooling: Literal["mean", "last", "cls"] | None = None

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,11 @@ class Life:
     def has_passed(self, point: str) -> bool:
         return self.history.exists() and f'{{"e":"{point}"' in self.history.read_text()
 
+    def kill(self, number: signal.Signals) -> None:
+        """Send a signal; no error when it has just come to its end."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
     def end(self) -> int:
         """Wait for the end it comes to by itself."""
         return wait_for(f"the end of {self.history.stem}", lambda: _some(self.exit_code))[0]
@@ -158,7 +164,7 @@ class Arena:
     def hurt(self, life: Life, number: signal.Signals) -> None:
         """Send a signal, and write down when."""
         self.note(number.name, pid=life.pid)
-        os.kill(life.pid, number)
+        life.kill(number)
         if number in (signal.SIGSTOP, signal.SIGCONT):
             life.is_frozen = number is signal.SIGSTOP
 
@@ -183,7 +189,7 @@ class Arena:
     def close(self) -> None:
         for life in self.lives:
             if life.is_alive:
-                os.kill(life.pid, signal.SIGKILL)
+                life.kill(signal.SIGKILL)
         wait_for("all to end", lambda: not any(life.is_alive for life in self.lives))
 
     def said(self) -> str:

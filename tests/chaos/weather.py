@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
@@ -92,7 +91,7 @@ class Weather:
     def _kill_control(self) -> None:
         if self.control.is_alive:
             self.arena.note("control killed")
-            os.kill(self.control.pid, signal.SIGKILL)
+            self.control.kill(signal.SIGKILL)
 
     def _freeze_control(self) -> None:
         self._freeze_for(self.control, self.rng.uniform(0.3, 1.5) * self.arena.lease_s)

@@ -69,7 +69,7 @@ class Fleet:
         return OpenAI(base_url=url, api_key=made.stdout.strip(), max_retries=8)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"])
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     with fast_folder() as folder:
         ledger_url = f"sqlite:///{folder / 'ledger.sqlite'}"

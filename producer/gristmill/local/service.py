@@ -138,6 +138,7 @@ class Service:
     def _take_up(self) -> None:
         """What the last start has left under way. The queue of this one is new."""
         self._uploads.tell_models()
+        self.control.store.remove_unfinished(0.0)  # nobody else writes here
         for batch in open_batches(self.control):
             try:
                 recall(self.control, batch)

@@ -15,6 +15,7 @@ from gristmill.control.finalize import finalize, freeze
 from gristmill.errors import CorruptDocument
 from gristmill.ledger import batches, files, shards
 from gristmill.ledger.batch import Batch
+from gristmill.ledger.due import list_due
 from gristmill.ledger.status import BatchStatus, FreezeReason
 from gristmill.stores.keys import file_key
 
@@ -25,12 +26,12 @@ _MAX_DOUBLINGS = 6
 
 
 def sweep(control: Control) -> None:
-    """One round over all open batches.
+    """One round over all batches that something is due for.
 
     Raises, after all of them had their turn, what the Store has lost of the first one.
     """
     damage: CorruptDocument | None = None
-    for batch in open_batches(control):
+    for batch in _due_batches(control):
         try:
             _ring_silent_shards(control, batch)
             end_if_due(control, read_batch(control, batch.tenant_id, batch.id))
@@ -90,6 +91,17 @@ def _remove_expired_files(control: Control) -> None:
         with control.ledger.write() as conn:
             files.delete(conn, file.tenant_id, file.id, now=control.now)
         log.info("file expired tenant=%s file=%s", file.tenant_id, file.id)
+
+
+def _due_batches(control: Control) -> Iterator[Batch]:
+    after_id = ""
+    while True:
+        with control.ledger.read() as conn:
+            page = list_due(conn, now=control.now, after_id=after_id)
+        if not page:
+            return
+        yield from page
+        after_id = page[-1].id
 
 
 def open_batches(control: Control) -> Iterator[Batch]:

@@ -1,0 +1,37 @@
+"""Which batches the sweep has to look at: however many are open, only these cost it anything."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, and_, exists, or_, select
+
+from gristmill.ledger.batch import Batch, batch_from_row
+from gristmill.ledger.schema import batches, shards
+from gristmill.ledger.shards import ShardState
+from gristmill.ledger.status import OPEN, BatchStatus
+
+
+def list_due(conn: Connection, *, now: int, after_id: str = "", limit: int = 100) -> list[Batch]:
+    """Open batches of all tenants that are to be ended, or have a Shard to be rung again."""
+    has_silent_shard = exists().where(
+        shards.c.batch_id == batches.c.id,
+        shards.c.state == ShardState.SENT,
+        shards.c.ring_at <= now,
+    )
+    is_running = batches.c.status == BatchStatus.IN_PROGRESS
+    is_answered = batches.c.completed + batches.c.failed == batches.c.total
+    query = (
+        select(batches)
+        .where(
+            batches.c.status.in_(OPEN),
+            batches.c.id > after_id,
+            or_(
+                batches.c.freeze_reason.is_not(None),
+                batches.c.status == BatchStatus.CANCELLING,
+                batches.c.expires_at <= now,
+                and_(is_running, or_(is_answered, has_silent_shard)),
+            ),
+        )
+        .order_by(batches.c.id)
+        .limit(limit)
+    )
+    return [batch_from_row(row) for row in conn.execute(query).mappings()]

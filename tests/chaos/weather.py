@@ -278,6 +278,8 @@ def _rules(
         weather.arena.note(name)
         unruly.seen.clear()
         unruly.rules[:] = [rule for rule in unruly.rules if rule.times > 0]
-        unruly.rules.append(Rule(act, fits, times))
+        rule = Rule(act, fits, times)
+        unruly.rules.append(rule)
+        weather.later(2.0, lambda: setattr(rule, "times", 0))
 
     return strike

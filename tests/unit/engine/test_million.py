@@ -4,6 +4,7 @@ An operation is one thing that happens to a Sequence: it is added, computes a pi
 gets a token, ends, or is cancelled. What must hold is checked as they happen:
 
 * no Block is lost, given twice, or written by two Sequences;
+* the slots behind a Sequence hold what it would have computed, shared, forked or its own;
 * every Sequence ends;
 * no starvation: a Sequence that runs ends within 2 * L + 2 steps of being the oldest that runs (L:
   the most tokens of a row), and one that waits is overtaken by fewer than max_num_seqs others;
@@ -46,7 +47,10 @@ class Life:
         self.prefixes = [self._tokens(self.chance.randint(1, self.longest // 2)) for _ in range(3)]
         self.live: dict[int, Sequence] = {}
         self.num_added = self.num_ended = self.num_cancelled = self.num_operations = 0
-        self.num_preempted = self.most_preempted = self.num_accepted = 0
+        self.num_preempted = self.most_preempted = self.num_accepted = self.num_forked = 0
+        #: What each slot holds: a number that stands for its token and all those before it.
+        self.content: dict[int, int] = {}
+        self.names: dict[tuple[int, int], int] = {}
         #: The oldest Sequence that runs, and since how many steps it is that.
         self.oldest: Sequence | None = None
         self.steps_as_oldest = 0
@@ -96,6 +100,9 @@ class Life:
     def _step(self) -> None:
         plan = self.scheduler.schedule()
         self._check(plan)
+        self._copy(plan)
+        for item in plan.scheduled:
+            self._write(item)
         self.scheduler.advance(plan)
         ended = []
         for item in plan.scheduled:
@@ -111,6 +118,40 @@ class Life:
             self._forget(seq)
         self.num_ended += len(ended)
         self._check_progress()
+
+    def _slot(self, seq: Sequence, position: int) -> int:
+        block = seq.block_table[position // self.block_size]
+        return block * self.block_size + position % self.block_size
+
+    def _name(self, before: int, token_id: int) -> int:
+        return self.names.setdefault((before, token_id), len(self.names) + 1)
+
+    def _copy(self, plan: SchedulerOutput) -> None:
+        """As the KVCache does it: all are read before any is written."""
+        read = {}
+        for item in plan.scheduled:
+            if item.forked_from is None:
+                continue
+            self.num_forked += 1
+            first = item.seq.num_computed_tokens // self.block_size * self.block_size
+            for offset in range(self.block_size):
+                source = item.forked_from * self.block_size + offset
+                read[self._slot(item.seq, first) + offset] = self.content.get(source, 0)
+        self.content |= read
+
+    def _write(self, item: Scheduled) -> None:
+        seq, begin = item.seq, item.seq.num_computed_tokens
+        name = 0
+        if begin in (seq.num_cached_tokens, 0) or item.forked_from is not None:
+            for position in range(begin):
+                name = self._name(name, seq.token_ids[position])
+                assert self.content[self._slot(seq, position)] == name, "a stranger's slot"
+        else:
+            name = self.content[self._slot(seq, begin - 1)]
+        known = seq.token_ids[begin : begin + item.num_known_tokens]
+        for position, token_id in enumerate([*known, *item.drafts], begin):
+            name = self._name(name, token_id)
+            self.content[self._slot(seq, position)] = name
 
     def _sample(self, item: Scheduled) -> None:
         """A token for the Sequence, and one for each draft that was right; half of them are."""
@@ -189,7 +230,7 @@ class Life:
 
 
 def _run(num_operations: int, num_lives: int) -> tuple[int, int, int]:
-    operations = preempted = ended = accepted = 0
+    operations = preempted = ended = accepted = forked = 0
     for seed in range(num_lives):
         life = Life(seed)
         life.run(num_operations // num_lives)
@@ -197,10 +238,11 @@ def _run(num_operations: int, num_lives: int) -> tuple[int, int, int]:
         preempted += life.num_preempted
         ended += life.num_ended
         accepted += life.num_accepted
+        forked += life.num_forked
         # A row is thrown out when one of those before it needs a Block, so not more often than
         # those that ran beside it could need Blocks.
         assert life.most_preempted <= life.max_num_seqs * life.num_blocks
-    assert accepted > ended / 10  # drafts are part of it
+    assert accepted > ended / 10 and forked > ended / 10  # drafts and forks are part of it
     return operations, preempted, ended
 
 

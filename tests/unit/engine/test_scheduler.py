@@ -139,6 +139,43 @@ def test_a_row_waits_only_while_its_prefix_is_being_computed() -> None:
     assert [seq.arrival for seq in scheduler.waiting] == [1]
 
 
+def test_a_row_waits_for_the_part_of_a_block_that_it_can_copy() -> None:
+    scheduler = make_scheduler(64, block_size=16, max_num_batched_tokens=64)
+    for arrival, tail in enumerate(([1, 2], [3], [4, 5, 6])):
+        scheduler.add(make_sequence(arrival, [*[5] * 16, *[6] * 9, *tail], 3))
+    scheduler.add(make_sequence(3, [*[5] * 16, 6, 6, 6, 7], 3))
+
+    first = scheduler.schedule()
+    scheduler.advance(first)
+    for item in first.scheduled:
+        item.seq.token_ids.append(1)
+    second = scheduler.schedule()
+
+    assert [(item.seq.arrival, item.num_tokens) for item in first.scheduled] == [(0, 27)]
+    block = first.scheduled[0].seq.block_table[1]
+    assert [(item.seq.arrival, item.num_tokens, item.forked_from) for item in second.scheduled] == [
+        (0, 1, None),
+        (1, 1, block),
+        (2, 3, block),
+        (3, 4, None),
+    ]
+    assert [item.seq.num_cached_tokens for item in second.scheduled] == [0, 25, 25, 16]
+
+
+def test_rows_that_begin_alike_and_differ_soon_do_not_wait_for_each_other_again() -> None:
+    scheduler = make_scheduler(64, block_size=16, max_num_batched_tokens=64, max_num_seqs=8)
+    for arrival in range(6):
+        scheduler.add(make_sequence(arrival, [*[5] * 5, 10 + arrival, 7, 7, 7], 3))
+
+    steps = []
+    for _ in range(2):
+        plan = scheduler.schedule()
+        scheduler.advance(plan)
+        steps.append([item.seq.arrival for item in plan.scheduled])
+
+    assert steps == [[0], [1, 2, 3, 4, 5]]
+
+
 def test_near_the_end_the_longest_expected_work_goes_first() -> None:
     scheduler = make_scheduler(64, max_num_seqs=2, max_num_batched_tokens=16)
     for arrival, max_tokens in enumerate([9, 3, 2, 7]):

@@ -5,6 +5,7 @@ engine          Engine over our own scheduler and model runner: schedule, run, t
 sequence        a Job inside the Engine
 scheduler       how many tokens each Sequence computes in the next step
 block_manager   fixed-size Blocks of KV cache, prefix caching
+underway        which prefixes are being computed, and who waits for one
 forward_batch   the packed tensors of one step
 model_runner    runs them through the model
 step_graph      the same for decode alone, held as CUDA graphs

@@ -32,6 +32,8 @@ class ForwardBatch:
     scored: ScoredTokens | None = None
     #: Whether hidden states are wanted too.
     is_pooled: bool = False
+    #: Blocks to copy before anything is written: (from, to) in each row. [C, 2] int64
+    copies: torch.Tensor | None = None
 
 
 def build_forward_batch(
@@ -70,7 +72,19 @@ def build_forward_batch(
         ),
         scored=_scored_tokens(scheduled, device),
         is_pooled=any(item.seq.embedding is not None for item in scheduled),
+        copies=_copies(scheduled, block_size, device),
     )
+
+
+def _copies(
+    scheduled: Sequence[Scheduled], block_size: int, device: torch.device
+) -> torch.Tensor | None:
+    copies = [
+        (item.forked_from, item.seq.block_table[item.seq.num_computed_tokens // block_size])
+        for item in scheduled
+        if item.forked_from is not None
+    ]
+    return _upload(torch.tensor(copies), device) if copies else None
 
 
 def _scored_tokens(scheduled: Sequence[Scheduled], device: torch.device) -> ScoredTokens | None:

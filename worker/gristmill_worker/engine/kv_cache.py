@@ -38,6 +38,14 @@ class KVCache:
                 continue
             self.layers.append(_allocate(layer, num_blocks + 1, block_size, dtype, device))
 
+    def copy_blocks(self, copies: torch.Tensor) -> None:  # [C, 2] int64
+        """Copy whole Blocks, (from, to) in each row. All are read before any is written."""
+        sources, targets = copies.unbind(1)
+        for layer in self.layers:
+            if layer.is_written:
+                layer.keys[targets] = layer.keys[sources]
+                layer.values[targets] = layer.values[sources]
+
 
 def _allocate(
     layer: LayerSpec, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device

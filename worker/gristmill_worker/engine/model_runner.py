@@ -47,6 +47,8 @@ class ModelRunner:
     @torch.inference_mode()
     def run(self, batch: ForwardBatch) -> torch.Tensor:  # [S, vocab_size] float32
         """The logits that are wanted; they may be written over by the next call."""
+        if batch.copies is not None:
+            self.kv_cache.copy_blocks(batch.copies)
         if batch.scored is not None or batch.is_pooled:
             with self._head.remembering():
                 return self._forward(batch)

@@ -22,9 +22,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gristmill_worker.engine.block_manager import BlockManager
+from gristmill_worker.engine.block_manager import BlockManager, Prefix
 from gristmill_worker.engine.drafter import worthwhile_drafts
 from gristmill_worker.engine.sequence import Sequence, SequenceStatus
+from gristmill_worker.engine.underway import Underway
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Scheduled:
     seq: Sequence
     num_tokens: int
     drafts: tuple[int, ...] = ()
+    #: Block to be copied first into the one that these tokens begin in.
+    forked_from: int | None = None
 
     @property
     def num_known_tokens(self) -> int:
@@ -181,11 +184,7 @@ class Scheduler:
         return victim
 
     def _admit(self, scheduled: list[Scheduled], budget: int) -> None:
-        # Hashes of the Blocks that running Sequences are about to fill: whoever needs one of them
-        # next does better to wait for it than to compute it a second time.
-        being_computed = {
-            hash_ for seq in self.running for hash_ in self._uncomputed_block_hashes(seq)
-        }
+        underway = Underway(self.block_manager, self.running)
         reserved = sum(self._expected_growth(seq) for seq in self.running)
         if len(self.waiting) <= self.max_num_seqs:
             self._put_longest_first()
@@ -195,16 +194,16 @@ class Scheduler:
                 break
             seq = self.waiting[0]
             prefix = self.block_manager.find_prefix(seq)
-            if self._next_block_hash(seq, len(prefix)) in being_computed:
+            if underway.is_worth_waiting_for(seq, prefix):
                 stepped_over.append(self.waiting.popleft())
                 continue
             if not self._has_room(seq, prefix, reserved):
                 break
             self.waiting.popleft()
             num_tokens = self._start(seq, prefix, budget)
-            being_computed.update(self._uncomputed_block_hashes(seq))
+            underway.add(seq)
             reserved += self._expected_growth(seq)
-            scheduled.append(Scheduled(seq, num_tokens))
+            scheduled.append(Scheduled(seq, num_tokens, forked_from=prefix.fork))
             budget -= num_tokens
         self.waiting.extendleft(reversed(stepped_over))
 
@@ -244,7 +243,7 @@ class Scheduler:
                 scheduled[i] = replace(item, num_tokens=1 + len(drafts), drafts=tuple(drafts))
                 room -= len(drafts)
 
-    def _has_room(self, seq: Sequence, prefix: list[int], reserved: int) -> bool:
+    def _has_room(self, seq: Sequence, prefix: Prefix, reserved: int) -> bool:
         """Room for what the Sequence has and, beside the others' growth, for what is expected."""
         free = self.block_manager.num_free_blocks
         if not self.running:
@@ -253,9 +252,9 @@ class Scheduler:
         num_tokens = self._expected_num_tokens(seq)
         return self.block_manager.num_blocks_to_admit(prefix, num_tokens) + reserved <= free
 
-    def _start(self, seq: Sequence, prefix: list[int], budget: int) -> int:
+    def _start(self, seq: Sequence, prefix: Prefix, budget: int) -> int:
         self.block_manager.adopt_prefix(seq, prefix)
-        seq.num_computed_tokens = len(prefix) * self.block_manager.block_size
+        seq.num_computed_tokens = prefix.num_tokens
         if seq.num_cached_tokens is None:
             seq.num_cached_tokens = min(seq.num_computed_tokens, seq.num_prompt_tokens)
         num_tokens = min(seq.num_uncomputed_tokens, budget)
@@ -281,18 +280,3 @@ class Scheduler:
             return 0
         expected_output = min(seq.params.max_tokens, self._expected_output)
         return max(1, round(expected_output - seq.num_generated_tokens))
-
-    def _uncomputed_block_hashes(self, seq: Sequence) -> Iterable[int]:
-        if not self.block_manager.prefix_caching:
-            return
-        block_size = self.block_manager.block_size
-        for i in range(
-            seq.num_computed_tokens // block_size, seq.num_tokens_to_compute // block_size
-        ):
-            yield self.block_manager.block_hash(seq, i)
-
-    def _next_block_hash(self, seq: Sequence, i: int) -> int | None:
-        """Hash of the first full Block that the cache lacks; None when only a rest is missing."""
-        if (i + 1) * self.block_manager.block_size > seq.max_cached_tokens:
-            return None
-        return self.block_manager.block_hash(seq, i)

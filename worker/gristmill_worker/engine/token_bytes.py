@@ -55,7 +55,8 @@ def _decoder_kinds(tokenizer: Any) -> set[str]:
     """The decoders of a tokenizer that is known here; none for others, which decode one by one."""
     if not hasattr(tokenizer, "to_str"):
         return set()
-    decoder = json.loads(tokenizer.to_str()).get("decoder") or {}
+    # Its pickled state is its part of tokenizer.json; to_str would write the vocabulary as well.
+    decoder = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else {}
     kinds = {str(part["type"]) for part in decoder.get("decoders", [decoder]) if "type" in part}
     return kinds if kinds & {"ByteLevel", "ByteFallback", "Metaspace"} else set()
 

@@ -83,7 +83,7 @@ def engines(folder: str, rivals: Path, wanted: list[str] | None) -> list[Engine]
     found = [
         Engine(_OURS, here, ours, folder, drafts=1),
         Engine("gristmill, no drafts", here, ours, folder),
-        Engine("gristmill, 1 row at a time, no drafts", here, ours, folder, 1),
+        Engine("ours, one row at a time, no drafts", here, ours, folder, 1),
         Engine("transformers static, 16 rows", here, static, folder, 16),
         Engine("transformers continuous", here, "transformers_continuous.py", folder),
     ]
@@ -168,8 +168,9 @@ def main() -> None:
     for n in range(arguments.rounds):
         ceilings.append(measure_ceiling(folder))
         for engine in engines(folder, arguments.rivals, arguments.engine):
-            print(f"round {n + 1}: {engine.name}", file=sys.stderr, flush=True)
             for workload, result in run(engine, arguments.workloads).items():
+                found = f"round {n + 1}: {engine.name}: {workload} in {result.seconds:.1f} s"
+                print(found, file=sys.stderr, flush=True)
                 rounds[workload][engine.name].append(result)
     best = max(ceilings, key=lambda ceiling: ceiling.gflops)
     for workload in arguments.workloads:

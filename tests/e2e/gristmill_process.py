@@ -27,8 +27,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def answers_of(path: Path) -> list[tuple[str, object, object]]:
-    """What must not depend on interruptions: without ids and times."""
+    """What must not depend on interruptions: without ids, times and what came from the cache."""
     bodies = [(row["custom_id"], row["response"]["body"]) for row in read_lines(path)]
+    for _, body in bodies:
+        del body["usage"]["prompt_tokens_details"]["cached_tokens"]
     return [(custom_id, body["choices"], body["usage"]) for custom_id, body in bodies]
 
 

@@ -112,7 +112,7 @@ def test_refused_rows_get_an_error_line_and_the_run_ends_in_4(gristmill):
             chat_line("good", "Hello", max_tokens=4),
             chat_line("hot", "Hello", temperature=9),
             chat_line("long", "word " * 2000, max_tokens=4),
-            chat_line("later", "Hello", response_format={"type": "json_object"}),
+            chat_line("later", "Hello", modalities=["audio"]),
         ]
     )
 
@@ -126,7 +126,7 @@ def test_refused_rows_get_an_error_line_and_the_run_ends_in_4(gristmill):
         assert row["response"]["status_code"] == 400
         assert set(row["response"]["body"]["error"]) >= {"message", "type", "param", "code"}
     assert errors["hot"]["response"]["body"]["error"]["param"] == "temperature"
-    assert errors["later"]["response"]["body"]["error"]["param"] == "response_format"
+    assert errors["later"]["response"]["body"]["error"]["param"] == "modalities"
     assert "bad.jsonl" in done.stdout
 
 

@@ -57,7 +57,7 @@ class StepOutput:
     num_prefill_tokens: int = 0
     num_decode_tokens: int = 0
     num_preempted: int = 0
-    #: Sequences that got at least one new token in this step.
+    #: The Sequences that got new tokens in this step, once for each token.
     advanced: Sequence[str] = field(default=())
 
 

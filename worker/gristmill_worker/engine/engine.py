@@ -156,9 +156,9 @@ class ContinuousBatchingEngine:
     def step(self) -> StepOutput:
         ended, self._ended_at_add = self._ended_at_add, []
         plan = self.scheduler.schedule()
-        advanced: list[Sequence] = []
+        advanced: list[str] = []
         num_known_tokens = sum(item.num_known_tokens for item in plan.scheduled)
-        num_decoding = num_decode_tokens = 0
+        num_decoding = num_first = 0
         if plan.scheduled:
             began_s = self._clock()
             batch = build_forward_batch(
@@ -180,12 +180,14 @@ class ContinuousBatchingEngine:
             self.scheduler.advance(plan)
             # Read before the Sampler changes the logits.
             distribution = ModelDistribution(logits, [row.params for row in rows])
-            decoding = [item.seq for item in ending if item.seq.num_generated_tokens]
-            num_decoding, num_before = len(decoding), _num_generated(decoding)
+            before = [item.seq.num_generated_tokens for item in ending]
             picked = sample_apart(logits, rows, compute_again=lambda: self._runner.run(batch))
             self._take_in(ending, picked, distribution)
-            num_decode_tokens = _num_generated(decoding) - num_before
-            advanced = [item.seq for item in ending]
+            num_decoding = sum(1 for num in before if num)
+            for item, num in zip(ending, before, strict=True):
+                num_new = item.seq.num_generated_tokens - num
+                advanced += [item.seq.seq_id] * num_new
+                num_first += num == 0 and num_new > 0
             in_step = [item.seq for item in plan.scheduled if item.seq.has_ended]
             self._note_times(plan.scheduled, began_s)
             self.scheduler.finish(in_step)
@@ -193,9 +195,9 @@ class ContinuousBatchingEngine:
         return StepOutput(
             finished=[self._finished(seq) for seq in ended],
             num_prefill_tokens=num_known_tokens - num_decoding,
-            num_decode_tokens=num_decode_tokens,
+            num_decode_tokens=len(advanced) - num_first,
             num_preempted=plan.num_preempted,
-            advanced=[seq.seq_id for seq in advanced if not seq.error],
+            advanced=advanced,
         )
 
     def _take_in(
@@ -308,10 +310,6 @@ class ContinuousBatchingEngine:
 
 def _generated(seq: Sequence) -> Generated:
     return Generated(tuple(seq.generated_ids), tuple(seq.times_ms), tuple(seq.logprobs))
-
-
-def _num_generated(seqs: list[Sequence]) -> int:
-    return sum(seq.num_generated_tokens for seq in seqs)
 
 
 def _num_blocks(loaded: LoadedModel, config: EngineConfig) -> int:

@@ -165,7 +165,7 @@ def test_what_a_dead_client_held_goes_to_another(backend: Backend) -> None:
     assert backend.queue.ack(lease)
 
 
-def test_threads_share_a_queue_and_each_message_is_acknowledged_once(backend: Backend) -> None:
+def test_threads_share_a_queue_and_each_message_is_acknowledged(backend: Backend) -> None:
     for i in range(40):
         backend.queue.send("bulk", f"m{i}".encode())
     acknowledged: list[bytes] = []
@@ -182,4 +182,8 @@ def test_threads_share_a_queue_and_each_message_is_acknowledged_once(backend: Ba
     for thread in threads:
         thread.join()
 
-    assert sorted(acknowledged) == sorted(f"m{i}".encode() for i in range(40))
+    sent = sorted(f"m{i}".encode() for i in range(40))
+    if backend.checks_owner:
+        assert sorted(acknowledged) == sent
+    else:  # SQS may hand out a message twice, and says so; acceptance counts a row once
+        assert sorted(set(acknowledged)) == sent

@@ -11,6 +11,7 @@ from local_run import make_line
 from matrix import CASES, Case, survive
 from pipeline import fast_folder
 from redis_server import shared_server
+from traces import Report
 
 from gristmill.crash_points import EXIT_CODE
 
@@ -24,15 +25,15 @@ SAMPLE = [
 ]
 
 
-def run(case: Case) -> None:
+def run(case: Case) -> Report:
     queue_url = f"{shared_server('redis6').url}?prefix=test-{uuid4().hex}"
     with fast_folder() as folder:
-        survive(case, shared_nursery(), queue_url, folder / "arena")
+        return survive(case, shared_nursery(), queue_url, folder / "arena")
 
 
 @pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.plan)
 def test_a_batch_survives_what_happens_at_a_crash_point(case: Case) -> None:
-    run(case)
+    assert run(case).violations == []
 
 
 def test_a_shard_that_two_workers_died_of_goes_on_row_by_row_to_its_end() -> None:
@@ -55,4 +56,4 @@ def test_a_shard_that_two_workers_died_of_goes_on_row_by_row_to_its_end() -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.plan)
 def test_a_batch_survives_what_happens_at_each_crash_point(case: Case) -> None:
-    run(case)
+    assert run(case).violations == []

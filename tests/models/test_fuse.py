@@ -44,7 +44,7 @@ def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(1)
 
 
-def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -61,8 +61,8 @@ def test_a_norm_equals_its_formula_for_any_width_and_layout(
     for x in (randn(3, width), heads, heads.transpose(1, 2), randn(1, width, 3).transpose(1, 2)):
         expected = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
 
-        close(kernels.rms_norm(x, weight, 1e-5), expected * weight)
-        close(kernels.rms_norm(x, None, 1e-5), expected)
+        assert_close(kernels.rms_norm(x, weight, 1e-5), expected * weight)
+        assert_close(kernels.rms_norm(x, None, 1e-5), expected)
 
 
 @pytest.mark.parametrize("width", [1, 7, 16, 33, 1536])
@@ -73,10 +73,10 @@ def test_a_gate_equals_its_formula_for_any_width_and_layout(
     gate, up = both[..., :width], both[..., width:]
     silu = nn.functional.silu(gate)
 
-    close(kernels.gate(gate, up, SILU), silu * up)
-    close(kernels.gate(gate[0], up[0], SILU), (silu * up)[0])
-    close(kernels.gate(gate.transpose(1, 2), None, SILU), silu.transpose(1, 2))
-    close(kernels.gate(gate, None, TANH_GELU), nn.functional.gelu(gate, approximate="tanh"))
+    assert_close(kernels.gate(gate, up, SILU), silu * up)
+    assert_close(kernels.gate(gate[0], up[0], SILU), (silu * up)[0])
+    assert_close(kernels.gate(gate.transpose(1, 2), None, SILU), silu.transpose(1, 2))
+    assert_close(kernels.gate(gate, None, TANH_GELU), nn.functional.gelu(gate, approximate="tanh"))
 
 
 def test_activations_are_right_at_their_ends(kernels: RowKernels) -> None:
@@ -152,7 +152,7 @@ def test_norms_are_found_by_what_they_do(kernels: RowKernels) -> None:
     assert [type(norm) is FusedRMSNorm for norm in model] == [True] * 3 + [False] * 3
     x = randn(1, 9, 24) * 1e-3
     for found, expected in zip(model, plain, strict=True):
-        close(found(x), expected(x))
+        assert_close(found(x), expected(x))
 
 
 class _MLP(nn.Module):
@@ -180,7 +180,7 @@ def test_gated_mlps_are_found_by_what_they_do(kernels: RowKernels) -> None:
     assert [type(mlp) is FusedGatedMLP for mlp in model] == [True] * 4 + [False] * 4
     assert [type(mlp.act) is FusedActivation for mlp in model[4:]] == [False, False, True, True]
     for found, expected in zip(model, plain, strict=True):
-        close(found(randn(1, 9, 24)), expected(randn(1, 9, 24)))
+        assert_close(found(randn(1, 9, 24)), expected(randn(1, 9, 24)))
 
 
 def test_a_module_in_two_places_stays_one(kernels: RowKernels) -> None:
@@ -266,7 +266,7 @@ def test_rotations_are_found_by_what_they_do(
     assert ("forward" in vars(model[0])) == is_replaced
     if is_replaced and (rotary_dim == 16 or function is modeling_gpt_neox.apply_rotary_pos_emb):
         for found, expected in zip(model[0](*arguments), function(*arguments), strict=True):
-            close(found, expected)
+            assert_close(found, expected)
         # Several rows in a batch are the plain function's business.
         doubled = [torch.cat([argument] * 2) for argument in arguments]
         assert torch.equal(model[0](*doubled)[0], function(*doubled)[0])

@@ -140,7 +140,7 @@ def killed(
     return checkpoint
 
 
-def check(model_pair: Any, compiled: Any, data: st.DataObject) -> None:
+def assert_rows_are_their_own(model_pair: Any, compiled: Any, data: st.DataObject) -> None:
     # Packed layers and our kernel give a row the same bits in any company.
     loaded = with_text(model_pair("llama", packed=True)[1])
     exact = {"block_size": 16, "attention": compiled}
@@ -181,7 +181,7 @@ def check(model_pair: Any, compiled: Any, data: st.DataObject) -> None:
 def test_a_row_gives_the_same_alone_in_company_preempted_and_resumed(
     model_pair: Any, compiled: Any, data: st.DataObject
 ) -> None:
-    check(model_pair, compiled, data)
+    assert_rows_are_their_own(model_pair, compiled, data)
 
 
 @pytest.mark.slow
@@ -189,7 +189,7 @@ def test_a_row_gives_the_same_alone_in_company_preempted_and_resumed(
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_many_rows_give_the_same(model_pair: Any, compiled: Any, data: st.DataObject) -> None:
-    check(model_pair, compiled, data)
+    assert_rows_are_their_own(model_pair, compiled, data)
 
 
 def test_rows_with_grammars_and_rows_that_draft_leave_each_other_alone(

@@ -21,10 +21,15 @@ def disarmed() -> Iterator[None]:
     crash_points.arm({})
 
 
-def test_nothing_happens_where_no_test_watches() -> None:
+def test_nothing_happens_where_no_test_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     crash_points.arm({})
 
     crash_points.at("stored", attempt="att-a")
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_each_passing_is_one_line_of_the_history(tmp_path: Path) -> None:

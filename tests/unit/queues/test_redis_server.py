@@ -39,12 +39,13 @@ def test_B39_a_server_that_evicts_is_refused_with_the_way_out(
 
 
 def test_a_server_that_evicts_only_keys_that_expire_is_none_of_our_business(
-    server: RedisProcess,
+    server: RedisProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     with server.client as client:
         client.config_set("maxmemory-policy", "volatile-lru")
         open_queue(server.url, 60.0).close()
         client.config_set("maxmemory-policy", "noeviction")
+    assert "may evict" not in caplog.text
 
 
 def test_a_server_that_forgets_is_used_with_a_warning(

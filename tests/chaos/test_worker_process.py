@@ -156,7 +156,7 @@ def test_a_second_sigterm_ends_at_once_and_the_batch_goes_on_b70(fleet: Fleet) -
         worker = fleet.start()
         wait_for("work", lambda: worker.has_said("attempt began"))
         worker.send(signal.SIGTERM)
-        time.sleep(0.2)
+        wait_for("a drain", lambda: worker.health("/readyz")[0] == 503)
         worker.send(signal.SIGTERM)
         assert worker.exit_code(within_s=2) == ExitCode.UNSAVED
         fleet.step_s = 0.01

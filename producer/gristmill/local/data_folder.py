@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from gristmill.errors import UsageError
 from gristmill.ledger.ledger import Ledger, open_sqlite
-from gristmill.local.folder_lock import FolderLock
-from gristmill.stores.local import LocalStore
+from gristmill.local.locked_folder import LockedFolder
 
 # Other names than those of a work folder, which is removed when its run is over.
 _LEDGER = "service.sqlite"
@@ -19,44 +16,21 @@ _STORE = "objects"
 _PEPPER = "pepper"
 
 
-class DataFolder:
-    """While entered, no other service can use the folder. Raises UsageError when one does."""
+class DataFolder(LockedFolder):
+    """See LockedFolder. Its `pepper` is made with it."""
 
-    ledger: Ledger
-    store: LocalStore
+    kind, ledger_name, store_name = "data folder", _LEDGER, _STORE
     pepper: bytes
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = FolderLock(
+        super().__init__(
             path,
             taken=f"Another service is running in the data folder {path}. Stop it, or give this "
             "one another --data-dir.",
         )
 
-    def __enter__(self) -> Self:
-        try:
-            self._path.mkdir(parents=True, exist_ok=True)
-            self._lock.take()
-            self.pepper = _make_pepper(self._path / _PEPPER)
-            self.ledger = open_sqlite(self._path / _LEDGER)
-        except OSError as error:
-            self._lock.drop()
-            raise UsageError(f"The data folder {self._path} cannot be used: {error}.") from error
-        except UsageError:
-            self._lock.drop()
-            raise
-        self.store = LocalStore(self._path / _STORE)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.ledger.close()
-        self._lock.drop()
+    def _prepare(self) -> None:
+        self.pepper = _make_pepper(self._path / _PEPPER)
 
 
 def open_keys(path: Path) -> tuple[Ledger, bytes]:

@@ -9,14 +9,11 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from gristmill.errors import UsageError, WorkFolderMismatch
 from gristmill.ledger.batch import Batch
-from gristmill.ledger.ledger import Ledger, open_sqlite
-from gristmill.local.folder_lock import FolderLock
-from gristmill.stores.local import LocalStore
+from gristmill.local.locked_folder import LockedFolder
 from gristmill.types import ModelPin
 
 #: Whose batches they are, where nobody has to say who he is.
@@ -27,47 +24,17 @@ _STORE = "store"
 _MARKER = ".gristmill"
 
 
-class WorkFolder:
-    """While entered, no other process can use the folder. Raises UsageError when one does."""
+class WorkFolder(LockedFolder):
+    """See LockedFolder. It can be removed when the run is over."""
 
-    ledger: Ledger
-    store: LocalStore
+    kind, ledger_name, store_name = "work folder", _LEDGER, _STORE
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = FolderLock(
+        super().__init__(
             path,
             taken=f"Another process is running in the work folder {path}. Wait for it, or give "
             "this one another --work-dir.",
         )
-
-    def __enter__(self) -> Self:
-        try:
-            self._path.mkdir(parents=True, exist_ok=True)
-            self._lock.take()
-            self._claim_store()
-        except OSError as error:
-            self._lock.drop()
-            raise UsageError(f"The work folder {self._path} cannot be used: {error}.") from error
-        except UsageError:
-            self._lock.drop()
-            raise
-        self.store = LocalStore(self._path / _STORE)
-        try:
-            self.ledger = open_sqlite(self._path / _LEDGER)
-        except UsageError:
-            self._lock.drop()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.ledger.close()
-        self._lock.drop()
 
     def remove(self) -> None:
         """Take away what is ours, and the folder if nothing else is in it."""
@@ -83,7 +50,7 @@ class WorkFolder:
             with suppress(OSError):
                 folder.rmdir()
 
-    def _claim_store(self) -> None:
+    def _prepare(self) -> None:
         store = self._path / _STORE
         if store.exists() and not (store / _MARKER).exists() and any(store.iterdir()):
             raise UsageError(

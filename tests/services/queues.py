@@ -33,6 +33,8 @@ class Backend:
     knows_ids: bool = True
     #: Messages come in the order in which they were sent, and stats are exact.
     is_exact: bool = True
+    #: A message that is leased is given to nobody else. SQS promises "at least once" and no more.
+    delivers_once: bool = True
 
     @property
     def lease_s(self) -> float:
@@ -90,7 +92,7 @@ def sqs() -> Iterator[Backend]:
             ahead.advance(seconds)
 
         queue = connect()
-        yield Backend(queue, advance, connect, knows_ids=False, is_exact=False)
+        yield Backend(queue, advance, connect, knows_ids=False, is_exact=False, delivers_once=False)
         for client in clients:
             client.close()
 

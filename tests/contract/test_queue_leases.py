@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from queues import Backend, bodies, take_all, take_one
@@ -172,15 +172,16 @@ def test_threads_share_a_queue_and_each_message_is_acknowledged(backend: Backend
 
     def work() -> None:
         while leases := backend.queue.receive("bulk", 3, 0.1):
-            assert backend.queue.renew(leases) == {lease.id for lease in leases}
-            assert backend.queue.ack(*leases)
-            acknowledged.extend(lease.body for lease in leases)
+            kept = backend.queue.renew(leases)
+            held = [lease for lease in leases if lease.id in kept]
+            acked = backend.queue.ack(*held)
+            if backend.delivers_once:
+                assert acked and held == leases
+            acknowledged.extend(lease.body for lease in held)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(work) for _ in range(4)]:
+            done.result()
 
     sent = sorted(f"m{i}".encode() for i in range(40))
     if backend.delivers_once:

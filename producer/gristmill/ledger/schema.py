@@ -156,6 +156,11 @@ tenants = Table(
     metadata,
     Column("tenant_id", String, primary_key=True),
     Column("created_at", BigInteger, nullable=False),
+    # By name, those that differ from the defaults: a number, or null for no limit.
+    Column("quotas", JSON(none_as_null=True)),
+    # The minute (since 1970) for which API processes last took requests, and how many they took.
+    _time("request_window"),
+    _time("requests_granted"),
 )
 
 api_keys = Table(

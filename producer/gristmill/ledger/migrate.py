@@ -7,11 +7,14 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect, text
 
 from gristmill.errors import UsageError
-from gristmill.ledger import schema_account  # noqa: F401  # its tables are made here too
+from gristmill.ledger import (
+    schema_account,  # noqa: F401  # its tables are made here too
+    schema_webhooks,  # noqa: F401
+)
 from gristmill.ledger.schema import metadata
 
 #: The newest script in migrations/versions; what an SQLite file or `gristmill_schema` tells.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 def make_tables(connection: Connection, found: int | None, *, name: str) -> None:

@@ -53,7 +53,7 @@ def main() -> None:
     args = parser.parse_args()
     settings = Settings()
     model = find_model("smollm2-135m", settings=settings, convert_gguf=convert)
-    loaded = load_model(model.path, max_model_len=1024)
+    loaded = load_model(model.path, max_model_len=1024, cache_dir=settings.cache_dir)
     engine = build_engine(loaded, cache_dir=settings.cache_dir, max_num_seqs=args.rows)
     wanted = schemas(16)
     bound = [params(args.tokens, i, wanted[i % len(wanted)]) for i in range(args.rows)]

@@ -90,10 +90,12 @@ def test_a_second_process_on_the_same_work_folder_is_refused(gristmill):
     gristmill.write(LINES)
     with gristmill.started(*OPTIONS) as process:
         gristmill.wait_for_segments(process)
+        # Held in the middle: a quick machine would have finished before the second one looks.
+        process.send_signal(signal.SIGSTOP)
+        assert process.poll() is None
 
         done = gristmill.run(*OPTIONS)
 
-        assert process.poll() is None
     assert done.returncode == 2
     assert "out.jsonl.work" in done.stderr
     assert "Traceback" not in done.stderr

@@ -26,6 +26,10 @@ class Submission:
     idempotency_key: str | None = None
     #: Of the request and the key that it came with: the same in a blind re-send.
     request_digest: str | None = None
+    #: The batch whose rows without an answer are run again, and the error file that names them;
+    #: without that file it is all of them.
+    retry_of: str | None = None
+    retry_file_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,8 @@ class Batch:
     output_expires_after_s: int | None
     idempotency_key: str | None
     request_digest: str | None
+    retry_of: str | None
+    retry_file_id: str | None
     created_at: int
     expires_at: int | None
     in_progress_at: int | None
@@ -76,6 +82,8 @@ class Batch:
     expired_at: int | None
     cancelling_at: int | None
     cancelled_at: int | None
+    remove_work_at: int | None
+    deleted_at: int | None
 
 
 def batch_from_row(row: RowMapping) -> Batch:

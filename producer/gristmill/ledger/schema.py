@@ -1,6 +1,6 @@
 """The tables of the Ledger. Times are integer Unix seconds, ids are text, JSON is text.
 
-Every table but `models` has `tenant_id`. The statements written against them run on SQLite and
+Every table but `models` and `chores` has `tenant_id`. The statements written against them run on SQLite and
 PostgreSQL.
 """
 
@@ -50,6 +50,9 @@ batches = Table(
     Column("output_expires_after_s", BigInteger),
     Column("idempotency_key", String),
     Column("request_digest", String),
+    # The batch whose rows without an answer this one runs, and the file that names them.
+    Column("retry_of", String),
+    Column("retry_file_id", String),
     # The settings and names that decide what the rows' answers are.
     Column("options", JSON, nullable=False),
     # The run that ingest makes; it counts as soon as the batch is in progress.
@@ -90,10 +93,16 @@ batches = Table(
     _time("expired_at"),
     _time("cancelling_at"),
     _time("cancelled_at"),
+    # When Shards and Segments of an ended batch are removed; null when there are none any more.
+    _time("remove_work_at"),
+    # Its owner does not see it any more; the row stays, since lists are read on from its id.
+    _time("deleted_at"),
     Index("batches_by_status", "status", "id"),
     Index("batches_by_tenant", "tenant_id", "created_at", "id"),
     Index("batches_by_input_file", "tenant_id", "input_file_id"),
     Index("batches_by_idempotency_key", "tenant_id", "idempotency_key", unique=True),
+    Index("batches_by_retry", "tenant_id", "retry_of"),
+    Index("batches_by_removal", "remove_work_at"),
 )
 
 shards = Table(
@@ -190,4 +199,12 @@ models = Table(
     Column("max_model_len", Integer, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("seen_at", BigInteger, nullable=False),
+)
+
+# What some process does now and then for all of them: one that finds it due claims it first.
+chores = Table(
+    "chores",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("due_at", BigInteger, nullable=False),
 )

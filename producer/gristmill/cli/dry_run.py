@@ -13,9 +13,9 @@ import typer
 from gristmill.cli.failures import ExitCode
 from gristmill.cli.progress import progress_view
 from gristmill.cli.throughput import ThroughputLog
-from gristmill.cli.values import counted, format_duration
 from gristmill.errors import BatchInvalid
 from gristmill.local import Progress, RunConfig
+from gristmill.values import counted, format_duration
 
 if TYPE_CHECKING:
     from gristmill.requests.check import CheckReport, RefusedGroup

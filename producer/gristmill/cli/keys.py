@@ -63,7 +63,7 @@ def create(
     debug: options.Debug = False,
 ) -> None:
     """Make a key and print it. It is shown only now."""
-    from gristmill.cli.values import parse_duration
+    from gristmill.values import parse_duration
 
     with failures_reported(debug=debug), _opened(data_dir, ledger_url) as (ledger, pepper):
         from gristmill.api.access import DEFAULT_SCOPES, Access, Scope

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
-from gristmill.cli.values import format_duration
+from gristmill.values import format_duration
 
 if TYPE_CHECKING:
     from gristmill.local import Phase, Progress

@@ -17,8 +17,8 @@ def settings_from(*, flush_interval: str | None = None, **given: float | None) -
     """
     from pydantic import ValidationError
 
-    from gristmill.cli.values import parse_duration
     from gristmill.settings import Settings
+    from gristmill.values import parse_duration
 
     if flush_interval is not None:
         flush_interval_s = parse_duration(flush_interval)

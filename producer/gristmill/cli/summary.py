@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gristmill.cli.failures import ExitCode
-from gristmill.cli.values import counted, format_duration
+from gristmill.values import counted, format_duration
 
 if TYPE_CHECKING:
     from gristmill.local import Summary

@@ -48,7 +48,7 @@ def worker(
     start. SIGTERM saves everything first.
     """
     from gristmill.cli.settings_from import settings_from
-    from gristmill.cli.values import parse_duration
+    from gristmill.values import parse_duration
 
     with failures_reported(debug=debug):
         settings = settings_from(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gristmill.cli.values import counted, format_duration, parse_duration
 from gristmill.errors import UsageError
+from gristmill.values import counted, format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Values as people write and read them on the command line: durations, counts."""
+"""Values as people write and read them: durations, counts."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ GristmillError
 ├── UsageError            wrong arguments, settings, files: the caller can mend it   exit 2
 ├── BatchInvalid          the input file fails validation as a whole                 exit 3
 ├── RowRefused            one row's body or prompt is refused; others run
+├── DataInvalid           a data set, or a row of it, cannot be read or used as asked   exit 2
 ├── WorkFolderMismatch    the work folder belongs to another input or model          exit 2
 ├── ModelUnsupported      the engine cannot run this model exactly                   exit 1
 ├── ModelNotFound         no such folder, file, name or cached hub model             exit 2
@@ -33,6 +34,13 @@ class UsageError(GristmillError):
     """The call itself is wrong; the message says how to put it right."""
 
     exit_code = 2
+
+
+class DataInvalid(UsageError):
+    """A data set, or a row of it, cannot be read or used as it was asked to.
+
+    The message names the file, the row or line (from 1) and the column, as far as they are known.
+    """
 
 
 class WorkFolderMismatch(UsageError):

@@ -20,7 +20,8 @@ from gristmill.requests.constrain import answer_form
 from gristmill.requests.embeddings import embedding_prompts, read_embedding_body
 from gristmill.requests.envelope import Request
 from gristmill.requests.input_file import Cursor, InputFile, Stretch
-from gristmill.requests.scores import read_score_body, score_texts
+from gristmill.requests.score_body import read_score_body
+from gristmill.requests.scores import score_texts
 from gristmill.requests.tokenise import Reading, Text, Tokeniser
 from gristmill.requests.window import Candidate, Draft, Refusal, RowSeeds, Window, finish, refusal
 from gristmill.settings import Settings
@@ -92,7 +93,7 @@ def _candidate(
         return Candidate(row, request.line_no, wanted, embedding_prompts(wanted, model))
     if endpoint is Endpoint.SCORE:
         scored = read_score_body(request.body, model=model)
-        return Candidate(row, request.line_no, scored, score_texts(scored))
+        return Candidate(row, request.line_no, scored, score_texts(scored, tokeniser))
     body = read_body(request.body, endpoint=endpoint, vocab_size=model.vocab_size)
     form = answer_form(body, tokeniser)
     return Candidate(row, request.line_no, body, _prompts(body, tokeniser), form)

@@ -1,133 +1,37 @@
-"""The body of /v1/score: its fields, and from its texts' token ids to a Job.
-
-    {"type": "loglikelihood", "context": "The answer is", "continuation": " Paris"}
-    {"type": "choices", "context": "The answer is", "choices": [" Paris", " Rome"]}
-    {"type": "rolling", "text": "a long text", "window": 2048, "stride": 1024}
+"""From the texts of a row of /v1/score, encoded, to its Job.
 
 Tokens are cut as lm-evaluation-harness cuts them. Context and continuation are encoded together,
 and what stands behind as many tokens as the context alone has is the continuation. White space at
 the end of the context is moved to the continuation, since most vocabularies write a word with the
 space before it. Where there is no context the begin-of-text token stands for it, or the end-of-text
-token in a model without one. A text that is rolled begins with that token too, once.
+token in a model without one. A text that is rolled begins with that token too, once. Messages are
+rendered by the model's chat template, and what is scored is how the assistant's answer begins.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from collections.abc import Iterator, Sequence
 
 from gristmill.errors import RowRefused
 from gristmill.models import Model
-from gristmill.requests.bodies import no_such_token, refusal_of
-from gristmill.requests.fields import PromptInput, one_prompt, prompt_list, token_limit
+from gristmill.requests.fields import PromptInput
+from gristmill.requests.score_body import ScoreBody, invalid_field
 from gristmill.requests.tokenise import Reading, Text, Tokeniser
-from gristmill.requests.unsupported import refuse_unsupported
 from gristmill.scoring import ScoreType, Scoring, TextSize
-from gristmill.types import Endpoint, Job, JobKind, Prompt, SamplingParams
+from gristmill.types import Job, JobKind, Prompt, SamplingParams
 
 #: Tokens of all windows of one row together, so that a small stride cannot fill the memory.
 MAX_WINDOW_TOKENS = 1 << 22
 
-#: The fields that each type must have, and those that it may have.
-_FIELDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "loglikelihood": (("context", "continuation"), ("truncate_prompt_tokens",)),
-    "choices": (("context", "choices"), ("truncate_prompt_tokens",)),
-    "rolling": (("text",), ("window", "stride")),
-}
-_OF_ONE_TYPE = sorted({name for fields in _FIELDS.values() for some in fields for name in some})
 
-
-class ScoreBody(BaseModel):
-    """Texts may be token ids instead: then context and continuation are joined as they are, and
-    nothing is moved or added.
-
-    `add_special_tokens` false keeps the tokenizer from adding its begin-of-text token. A row that
-    is longer than the model's window is refused, unless `truncate_prompt_tokens` says how many
-    tokens the model shall read at most (-1: as many as it can); then the beginning of its context
-    is left out, never a part of a continuation. `window` is how many tokens the model reads at
-    once of a text that is rolled (default: all it can), `stride` how many new ones each window
-    after the first scores (default: `window`); all others of a window are context. Each token is
-    scored once. `top_logprobs` likeliest tokens are reported beside each one.
-    """
-
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
-    model: str
-    type: Literal["loglikelihood", "choices", "rolling"]
-    context: Annotated[PromptInput | None, PlainValidator(one_prompt)] = None
-    continuation: Annotated[PromptInput | None, PlainValidator(one_prompt)] = None
-    choices: Annotated[tuple[PromptInput, ...] | None, PlainValidator(prompt_list)] = None
-    text: Annotated[PromptInput | None, PlainValidator(one_prompt)] = None
-    window: Annotated[int, Field(ge=2)] | None = None
-    stride: Annotated[int, Field(ge=1)] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    add_special_tokens: bool | None = None
-    truncate_prompt_tokens: Annotated[int | None, PlainValidator(token_limit)] = None
-    # These change nothing about an answer; they are accepted and not used.
-    user: str | None = None
-    safety_identifier: str | None = None
-    metadata: dict[str, str] | None = None
-
-    @property
-    def continuations(self) -> tuple[tuple[str, PromptInput], ...]:
-        """Each with the name of its place in the body."""
-        if self.choices is not None:
-            return tuple((f"choices[{i}]", one) for i, one in enumerate(self.choices))
-        return () if self.continuation is None else (("continuation", self.continuation),)
-
-
-def read_score_body(body: Mapping[str, Any], *, model: Model) -> ScoreBody:
-    """Raises RowRefused with the parameter that is wrong."""
-    refuse_unsupported(body, endpoint=Endpoint.SCORE, supported=ScoreBody.model_fields)
-    try:
-        fields = ScoreBody.model_validate(body)
-    except ValidationError as error:
-        raise refusal_of(error.errors(include_url=False)[0]) from None
-    _check_fields(fields)
-    texts = [("context", fields.context), ("text", fields.text), *fields.continuations]
-    for param, value in texts:
-        for token_id in value if isinstance(value, tuple) else ():
-            if not 0 <= token_id < model.vocab_size:
-                raise no_such_token(token_id, param=param, vocab_size=model.vocab_size)
-    window = fields.window or model.max_model_len
-    if window > model.max_model_len:
-        raise _invalid(
-            "window",
-            f"is {window}, and this model reads {model.max_model_len} tokens at once. Lower it.",
-        )
-    if (fields.stride or 1) > window:
-        raise _invalid(
-            "stride",
-            f"is {fields.stride} and the window {window} tokens: tokens between would be skipped. "
-            "Lower it.",
-        )
-    return fields
-
-
-def _check_fields(fields: ScoreBody) -> None:
-    """Those of its own type, all of them, and of one kind."""
-    required, optional = _FIELDS[fields.type]
-    for name in required:
-        if getattr(fields, name) is None:
-            raise RowRefused(
-                f"`{name}` is missing: a row of type {fields.type} has it.",
-                param=name,
-                code="missing_required_parameter",
-            )
-    for name in _OF_ONE_TYPE:
-        if getattr(fields, name) is not None and name not in (*required, *optional):
-            raise _invalid(name, f"does not belong to a row of type {fields.type}. Remove it.")
-    for param, one in fields.continuations:
-        if fields.context and type(one) is not type(fields.context):
-            raise _invalid(param, "and `context` must both be texts, or both lists of token ids.")
-
-
-def score_texts(body: ScoreBody) -> tuple[Text | tuple[int, ...], ...]:
+def score_texts(body: ScoreBody, tokeniser: Tokeniser) -> tuple[Text | tuple[int, ...], ...]:
     """What is to be encoded, and what is encoded already: of a row that is rolled the text, of
-    others the context and each continuation, with the context before it where there is one."""
+    others the context and each continuation, with the context before it where that is a text.
+    Raises RowRefused when the chat template objects."""
+    if body.messages is not None:
+        chat = tokeniser.chat(body.messages, body.options)
+        return (chat, *(_bare(one) for _, one in body.continuations))
     whole = Reading.BARE if body.add_special_tokens is False else Reading.OPEN
     if body.text is not None:
         return (Text(body.text, whole) if isinstance(body.text, str) else body.text,)
@@ -229,7 +133,7 @@ def _windows(
     stride = body.stride or window
     num_windows = 1 + max(0, -(-(len(tokens) - 1 - window) // stride))
     if num_windows * window > MAX_WINDOW_TOKENS:
-        raise _invalid(
+        raise invalid_field(
             "stride",
             f"is {stride}: {num_windows} windows of {window} tokens are more than the "
             f"{MAX_WINDOW_TOKENS} tokens that one row may have. Raise it, or cut the text.",
@@ -258,7 +162,3 @@ def _size(text: PromptInput, tokeniser: Tokeniser, *, stripped: bool = False) ->
     text = text if isinstance(text, str) else tokeniser.decode(text)
     measured = (text.lstrip() or text) if stripped else text
     return TextSize(len(measured.encode()), len(re.split(r"\s+", measured)))
-
-
-def _invalid(param: str, problem: str) -> RowRefused:
-    return RowRefused(f"`{param}` {problem}", param=param, code="invalid_value")

@@ -11,7 +11,8 @@ from gristmill.requests.bodies import ChatBody, CompletionBody
 from gristmill.requests.constrain import AnswerForm
 from gristmill.requests.embeddings import EmbeddingBody, embedding_job
 from gristmill.requests.input_file import Cursor
-from gristmill.requests.scores import ScoreBody, score_job
+from gristmill.requests.score_body import ScoreBody
+from gristmill.requests.scores import score_job
 from gristmill.requests.tokenise import Text, Tokeniser
 from gristmill.types import Endpoint, Job, JobKind, Prompt, Row, RowError
 
@@ -109,8 +110,13 @@ def finish(
         num_rows=draft.num_rows,
         prompt_tokens=prompt_tokens,
         cursor=draft.cursor,
-        template_hash=model.template_hash if draft.endpoint is Endpoint.CHAT else "",
+        template_hash=model.template_hash if _has_chats(draft) else "",
     )
+
+
+def _has_chats(draft: Draft) -> bool:
+    scored = (c.body for c in draft.candidates if isinstance(c.body, ScoreBody))
+    return draft.endpoint is Endpoint.CHAT or any(body.messages is not None for body in scored)
 
 
 def refusal(row: Row, line_no: int, error: RowRefused) -> Refusal:

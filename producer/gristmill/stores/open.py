@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -11,6 +12,8 @@ from gristmill.stores.base import Store, check_key
 from gristmill.stores.local import LocalStore
 
 if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
     from gristmill.stores.s3 import S3Store
 
 _KNOWN = "a folder, file:///folder, or s3://bucket/prefix?endpoint=…&region=…"
@@ -43,12 +46,32 @@ def open_store(url: str) -> Store:
 
 
 def _open_s3(url: str) -> S3Store:
+    opened = s3_bucket(url)
+    if opened.path:
+        check_key(opened.path)
+    from gristmill.stores.s3 import S3Store
+
+    return S3Store(opened.client, opened.name, opened.path, send_md5=opened.send_md5)
+
+
+@dataclass(frozen=True, slots=True)
+class S3Bucket:
+    """A bucket and the client that reaches it; `path` is what the URL names in it."""
+
+    client: S3Client
+    name: str
+    path: str
+    #: Whether the server may not know newer checksums.
+    send_md5: bool
+
+
+def s3_bucket(url: str) -> S3Bucket:
+    """`s3://bucket/path?endpoint=…&region=…`. Raises UsageError; nothing is sent yet."""
     try:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
 
         from gristmill.aws import aws_session, client_config, is_aws, parse_aws_url
-        from gristmill.stores.s3 import S3Store
     except ModuleNotFoundError as error:
         raise UsageError(
             f"{url!r} needs the package {error.name}: pip install 'gristmill[aws]'."
@@ -56,8 +79,6 @@ def _open_s3(url: str) -> S3Store:
     where = parse_aws_url(url, choices=_S3_CHOICES, attempts=6, timeout_s=30.0)
     if not where.name:
         raise UsageError(f"{url!r} names no bucket. Write s3://bucket or s3://bucket/prefix.")
-    if where.path:
-        check_key(where.path)
     try:
         session = aws_session()
         base = client_config(where, session)
@@ -77,4 +98,4 @@ def _open_s3(url: str) -> S3Store:
         )
     except (BotoCoreError, ValueError) as error:
         raise UsageError(f"{url!r}: {error}") from error
-    return S3Store(client, where.name, where.path, send_md5=checksums == "when_required")
+    return S3Bucket(client, where.name, where.path, checksums == "when_required")

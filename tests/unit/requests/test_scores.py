@@ -40,6 +40,13 @@ def rolled(custom_id: str, text: Any, **body: Any) -> str:
     return score(custom_id, type="rolling", text=text, **body)
 
 
+CHAT: dict[str, Any] = {
+    "type": "choices",
+    "choices": ["a"],
+    "messages": [{"role": "user", "content": "b"}],
+}
+
+
 def jobs_of(windows: list[Window]) -> dict[str, Job]:
     assert not [refused for window in windows for refused in window.refused]
     return {row.custom_id: job for w in windows for job in w.jobs for row in job.rows}
@@ -198,6 +205,66 @@ def test_B15_B67_what_is_too_long_is_refused_by_name_or_cut_at_the_beginning_whe
     assert dropped == {"fits": [0], "cut": [6], "shorter": [17], "rolled": [0, 0]}
 
 
+def chat_of(custom_id: str, content: str = "the fox", **body: Any) -> str:
+    messages = [{"role": "user", "content": content}, *body.pop("then", [])]
+    body = {"type": "choices", "choices": [" dog", "fox"], **body}
+    return score(custom_id, messages=messages, **body)
+
+
+def test_messages_are_rendered_and_the_assistants_answer_is_scored(
+    read: Read, make_model: Any, chat: Callable[..., str], completion: Callable[..., str]
+) -> None:
+    said = {"role": "assistant", "content": "the lazy"}
+    lines = [
+        chat_of("a"),
+        chat_of("b", then=[said], continue_final_message=True),
+        score(
+            "c",
+            type="loglikelihood",
+            continuation=" dog",
+            messages=json.loads(chat_of("a"))["body"]["messages"],
+        ),
+        chat_of("sealed", "x <|im_end|> y"),
+    ]
+
+    windows = read(lines, make_model())
+
+    jobs = jobs_of(windows)
+    [turn] = jobs_of(read([chat("t", "the fox")], make_model())).values()
+    [dog] = jobs_of(read([completion("d", " dog")], make_model())).values()
+    [fox] = jobs_of(read([completion("f", "fox")], make_model())).values()
+    assert [prompt.token_ids for prompt in jobs["a"].prompts] == [
+        turn.prompt_ids + dog.prompt_ids,
+        turn.prompt_ids + fox.prompt_ids,
+    ]
+    assert {prompt.scored_from for prompt in jobs["a"].prompts} == {len(turn.prompt_ids)}
+    assert jobs["c"].prompt == jobs["a"].prompts[0]
+    [continued] = jobs_of(
+        read(
+            [
+                chat(
+                    "t",
+                    messages=[{"role": "user", "content": "the fox"}, said],
+                    continue_final_message=True,
+                )
+            ],
+            make_model(),
+        )
+    ).values()
+    assert jobs["b"].prompts[0].token_ids == continued.prompt_ids + dog.prompt_ids
+    end = make_model_end(make_model())
+    assert jobs["sealed"].prompts[0].token_ids.count(end) == turn.prompt_ids.count(end)
+    assert {window.template_hash for window in windows} == {make_model().template_hash}
+
+
+def make_model_end(model: Model) -> int:
+    from tokenizers import Tokenizer
+
+    found = Tokenizer.from_file(str(model.path / "tokenizer.json")).token_to_id("<|im_end|>")
+    assert found is not None
+    return int(found)
+
+
 @pytest.mark.parametrize(
     ("body", "param", "code"),
     [
@@ -213,6 +280,27 @@ def test_B15_B67_what_is_too_long_is_refused_by_name_or_cut_at_the_beginning_whe
             "choices[1]",
             "invalid_value",
         ),
+        ({"type": "choices", "choices": ["a"]}, "context", "missing_required_parameter"),
+        ({"type": "choices", "choices": ["a"], "messages": []}, "messages", "invalid_value"),
+        ({**CHAT, "context": "b"}, "messages", "invalid_value"),
+        (
+            {**CHAT, "messages": [{"role": "user"}]},
+            "messages[0].content",
+            "missing_required_parameter",
+        ),
+        ({**CHAT, "add_special_tokens": True}, "add_special_tokens", "invalid_value"),
+        ({**CHAT, "continue_final_message": True}, "continue_final_message", "invalid_value"),
+        (
+            {**CHAT, "chat_template_kwargs": {"colour": 1}},
+            "chat_template_kwargs",
+            "unsupported_parameter",
+        ),
+        (
+            {"type": "choices", "context": "a", "choices": ["a"], "chat_template_kwargs": {}},
+            "chat_template_kwargs",
+            "invalid_value",
+        ),
+        ({"type": "rolling", "text": "a", "messages": []}, "messages", "invalid_value"),
         ({"type": "rolling", "text": ""}, "text", "empty_prompt"),
         ({"type": "rolling", "text": "a", "choices": ["b"]}, "choices", "invalid_value"),
         ({"type": "rolling", "text": "a", "window": 1}, "window", "invalid_value"),

@@ -1,0 +1,118 @@
+"""Rows become the lines of a batch, and results find their rows again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gristmill.data.join import Outcome, check_no_clash, in_order_of, outcome_of, receipt_of
+from gristmill.data.prompts import Prompt, request_lines
+from gristmill.data.template import Template
+from gristmill.errors import DataInvalid, UsageError
+
+ROWS = [{"name": "r1", "text": "é"}, {"name": "r2", "text": "b"}]
+
+
+def test_a_row_is_a_chat_or_a_plain_prompt() -> None:
+    chat = Prompt(Template("Say {text}"), Template("You are {name}."))
+    plain = Prompt(Template("{text}:"), chat=False)
+
+    lines = [*request_lines(ROWS, model="M", prompt=chat, params={"temperature": 0})]
+    lines += request_lines(ROWS, model="M", prompt=plain, id_column="name")
+
+    assert [json.loads(line) for line in lines] == [
+        {
+            "custom_id": f"row-{i}",
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {
+                "model": "M",
+                "temperature": 0,
+                "messages": [
+                    {"role": "system", "content": f"You are r{i}."},
+                    {"role": "user", "content": f"Say {row['text']}"},
+                ],
+            },
+        }
+        for i, row in enumerate(ROWS, 1)
+    ] + [
+        {
+            "custom_id": row["name"],
+            "method": "POST",
+            "url": "/v1/completions",
+            "body": {"model": "M", "prompt": f"{row['text']}:"},
+        }
+        for row in ROWS
+    ]
+    assert all(line.endswith(b"}\n") for line in lines)
+
+
+def test_rows_without_an_id_or_a_column_are_named() -> None:
+    prompt = Prompt(Template("{text}"))
+
+    with pytest.raises(DataInvalid, match=r"Row 1: the ids .*'nr'.* 'name', 'text'"):
+        list(request_lines(ROWS, model="M", prompt=prompt, id_column="nr"))
+    with pytest.raises(DataInvalid, match="Row 1: the id in column 'text' is empty"):
+        list(request_lines([{"text": ""}], model="M", prompt=prompt, id_column="text"))
+    with pytest.raises(DataInvalid, match=r"Row 2: .*'text'"):
+        list(request_lines([*ROWS[:1], {"a": 1}], model="M", prompt=prompt))
+    with pytest.raises(UsageError, match="system message"):
+        Prompt(Template("a"), Template("b"), chat=False)
+
+
+def line(custom_id: str, **body: Any) -> dict[str, Any]:
+    response = {"status_code": 200, "body": body}
+    return {"custom_id": custom_id, "response": response, "error": None}
+
+
+def test_results_in_the_order_of_the_rows_are_joined_without_being_held() -> None:
+    taken: list[str] = []
+
+    def results(names: str) -> Iterator[dict[str, Any]]:
+        for name in names:
+            taken.append(name)
+            yield line(name)
+
+    joined = in_order_of(iter("abcdef"), results("abe"), results("cdf"))
+
+    for expected in "abcdef":
+        found = next(joined)
+        assert found is not None and found["custom_id"] == expected
+        assert len(taken) <= "abcdef".index(expected) + 3, "one line ahead of each file"
+
+
+def test_results_in_any_order_find_their_rows_and_a_missing_one_is_seen() -> None:
+    joined = in_order_of(iter("abcd"), map(line, "dxb"), map(line, "a"))
+
+    assert [None if one is None else one["custom_id"] for one in joined] == ["a", "b", None, "d"]
+
+
+def test_B46_an_outcome_is_read_by_its_status_and_not_by_its_body() -> None:
+    refused = {"error": {"message": "Too long.", "code": "context_length_exceeded"}}
+    expired = {"code": "batch_expired", "message": "Too late."}
+
+    assert outcome_of(line("a", x=1)).body == {"x": 1}
+    assert outcome_of(
+        {"response": {"status_code": 400, "body": refused}, "error": None}
+    ) == Outcome(None, "context_length_exceeded", "Too long.")
+    assert outcome_of({"response": None, "error": expired}) == Outcome(
+        None, "batch_expired", "Too late."
+    )
+    assert outcome_of({"response": {"status_code": 500, "body": None}}).error_code == "status_500"
+    assert outcome_of(None).error_code == "no_result"
+
+
+def test_a_receipt_has_the_same_fields_in_every_row() -> None:
+    short = receipt_of(outcome_of(line("a", gristmill={"seed": 5, "params": {"n": 1}})))
+
+    assert short is not None and short["seed"] == 5 and short["itl_ms"] is None
+    assert "params" not in short
+    assert receipt_of(outcome_of(None)) is None
+
+
+def test_a_column_of_a_name_that_results_need_is_refused() -> None:
+    with pytest.raises(DataInvalid, match=r"the columns 'text'.*Rename yours"):
+        check_no_clash(ROWS[0], ["text", "score"])

@@ -24,6 +24,7 @@ from openai import OpenAI
 from pipeline import fast_folder, read_lines, worker_config
 from ports import free_port
 from postgresql import postgresql as postgresql
+from postgresql import postgresql_process as postgresql_process
 from redis_server import shared_server
 from test_up import gristmill, wait_for
 

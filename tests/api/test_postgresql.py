@@ -9,6 +9,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from postgresql import postgresql as postgresql
+from postgresql import postgresql_process as postgresql_process
 from sqlalchemy import create_engine, make_url, text
 
 from gristmill.ledger import batches

@@ -22,6 +22,7 @@ from pipeline import (
     worker_config,
 )
 from postgresql import postgresql as postgresql
+from postgresql import postgresql_process as postgresql_process
 from redis_server import free_port, shared_server
 
 from gristmill.control.ingest import create_batch

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from gristmill.errors import UsageError
 
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgtKMGT]?)")
+_FACTOR = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_FACTOR |= {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def parse_duration(text: str) -> float:
@@ -38,3 +42,26 @@ def format_duration(seconds: float | None) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 row`, `1,200 rows`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def parse_count(text: str) -> int:
+    """`1000`, `25.6k` (thousands), `4K` (times 1024), and so on with m, g, t. Raises UsageError.
+
+    Small letters count in thousands and large ones in 1024, as vLLM's command line has them.
+    """
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is no number. Write 1000, 25.6k (thousands) or 4K (1024).")
+    number = Fraction(match[1]) * _FACTOR[match[2]]
+    if number.denominator != 1:
+        raise UsageError(f"{text!r} is no whole number.")
+    return int(number)
+
+
+def format_bytes(num_bytes: float) -> str:
+    """`512 B`, `3.4 MB`: in thousands, with two digits at least."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 999.5:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.1f} TB"

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gristmill.errors import UsageError
-from gristmill.values import counted, format_duration, parse_duration
+from gristmill.values import (
+    counted,
+    format_bytes,
+    format_duration,
+    parse_count,
+    parse_duration,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,3 +47,24 @@ def test_durations_are_written(seconds, text):
 
 def test_counts_agree_with_their_noun():
     assert [counted(n, "row") for n in (0, 1, 1200)] == ["0 rows", "1 row", "1,200 rows"]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1000", 1000), ("25.6k", 25_600), ("4K", 4096), ("1.5m", 1_500_000), ("2G", 2 << 30)],
+)
+def test_small_letters_count_in_thousands_and_large_ones_in_1024(text, number):
+    assert parse_count(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "k", "1kB", "-1", "1.5", "1e3", "0.0001k"])
+def test_what_is_no_whole_number_is_refused(text):
+    with pytest.raises(UsageError, match="number"):
+        parse_count(text)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(0, "0 B"), (999, "999 B"), (3_400_000, "3.4 MB"), (2e12, "2.0 TB")]
+)
+def test_bytes_are_told_in_thousands(num_bytes, text):
+    assert format_bytes(num_bytes) == text

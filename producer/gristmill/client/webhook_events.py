@@ -1,0 +1,84 @@
+"""`client.webhooks.events`: what happened, who was told of it, and telling it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Unpack
+
+from gristmill.client.calls import Caller
+from gristmill.client.drive import AsyncDriver, SyncDriver
+from gristmill.client.files import checked_id
+from gristmill.client.more_objects import WebhookEvent
+from gristmill.client.objects import PageContent
+from gristmill.client.options import CallOptions
+from gristmill.client.pages import AsyncPaginator, SyncPage
+from gristmill.client.steps import Steps
+
+
+@dataclass(frozen=True, slots=True)
+class EventCalls:
+    caller: Caller
+
+    def retrieve(self, event_id: str, call: CallOptions) -> Steps[WebhookEvent]:
+        path = f"/webhook_events/{checked_id(event_id)}"
+        return self.caller.one(WebhookEvent, self.caller.request("GET", path, call=call))
+
+    def replay(self, event_id: str, call: CallOptions) -> Steps[WebhookEvent]:
+        path = f"/webhook_events/{checked_id(event_id)}/replay"
+        return self.caller.one(WebhookEvent, self.caller.request("POST", path, body={}, call=call))
+
+    def list(
+        self, query: Mapping[str, object], call: CallOptions
+    ) -> Steps[PageContent[WebhookEvent]]:
+        request = self.caller.request("GET", "/webhook_events", query=query, call=call)
+        return self.caller.page(WebhookEvent, request)
+
+
+class WebhookEvents:
+    def __init__(self, calls: EventCalls, driver: SyncDriver) -> None:
+        self._calls = calls
+        self._driver = driver
+
+    def retrieve(self, event_id: str, **options: Unpack[CallOptions]) -> WebhookEvent:
+        """With its deliveries."""
+        return self._driver.run(self._calls.retrieve(event_id, options))
+
+    def replay(self, event_id: str, **options: Unpack[CallOptions]) -> WebhookEvent:
+        """Send it again, under the same id, to all who listen to such events."""
+        return self._driver.run(self._calls.replay(event_id, options))
+
+    def list(
+        self,
+        *,
+        batch_id: str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> SyncPage[WebhookEvent]:
+        """The newest first."""
+        query = {"batch_id": batch_id, "after": after, "limit": limit}
+        return SyncPage(self._driver.run(self._calls.list(query, options)), self._driver)
+
+
+class AsyncWebhookEvents:
+    def __init__(self, calls: EventCalls, driver: AsyncDriver) -> None:
+        self._calls = calls
+        self._driver = driver
+
+    async def retrieve(self, event_id: str, **options: Unpack[CallOptions]) -> WebhookEvent:
+        return await self._driver.run(self._calls.retrieve(event_id, options))
+
+    async def replay(self, event_id: str, **options: Unpack[CallOptions]) -> WebhookEvent:
+        return await self._driver.run(self._calls.replay(event_id, options))
+
+    def list(
+        self,
+        *,
+        batch_id: str | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+        **options: Unpack[CallOptions],
+    ) -> AsyncPaginator[WebhookEvent]:
+        query = {"batch_id": batch_id, "after": after, "limit": limit}
+        return AsyncPaginator(self._calls.list(query, options), self._driver)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-#: Where `make bench-rivals` installs the harness.
-HARNESS = Path(__file__).parents[2] / ".rivals/lmeval/bin/python"
+#: Where `make bench-rivals` installs the harness; it may also be beside the tests.
+_RIVAL = Path(__file__).parents[2] / ".rivals/lmeval/bin/python"
+HARNESS = Path(sys.executable) if importlib.util.find_spec("lm_eval") else _RIVAL
 PRODUCER = Path(__file__).parents[2] / "producer"
 
 CHOICES = """

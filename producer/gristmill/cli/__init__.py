@@ -15,6 +15,7 @@ from gristmill.cli.api import api
 from gristmill.cli.control import control
 from gristmill.cli.replay import replay
 from gristmill.cli.run import run
+from gristmill.cli.score import score
 from gristmill.cli.up import up
 from gristmill.cli.worker import worker
 
@@ -34,6 +35,7 @@ app.command()(control)
 app.command()(api)
 app.add_typer(keys.app, name="keys")
 app.command()(replay)
+app.command()(score)
 
 
 def _print_version(wanted: bool) -> None:

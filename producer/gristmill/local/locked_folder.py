@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from gristmill.errors import UsageError
+from gristmill.folder_lock import FolderLock
 from gristmill.ledger.ledger import Ledger, open_sqlite
-from gristmill.local.folder_lock import FolderLock
 from gristmill.stores.local import LocalStore
 
 

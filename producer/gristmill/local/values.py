@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 from gristmill.errors import LineError
+from gristmill.progress import Phase as Phase
+from gristmill.progress import Progress as Progress
 from gristmill.settings import Settings
 from gristmill.types import Usage
-
-Phase = Literal["reading", "loading", "running", "writing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +37,6 @@ class RunConfig:
     keep_work: bool = False
     #: None: this process answers the rows itself.
     fleet: Fleet | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is. Rows are those of the whole batch, tokens those of this start."""
-
-    phase: Phase
-    total: int
-    completed: int
-    failed: int
-    generated_tokens: int
-    tokens_per_s: float
-    eta_s: float | None
-    bytes_read: int
-    bytes_total: int
-    #: What the worker computes with; empty before its model is loaded.
-    equipment: str = ""
 
 
 @dataclass(frozen=True, slots=True)

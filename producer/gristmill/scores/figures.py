@@ -1,0 +1,198 @@
+"""Figures over all rows of a scored data set, each with a bootstrap confidence interval.
+
+Rows are added one by one and kept as numbers: eight bytes for each column that a figure needs.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gristmill.data.places import needs
+from gristmill.scores.calibration import Bin, expected_error, reliability
+from gristmill.scores.confusion import Confusion, macro_f1
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+#: Share of resamples that an interval leaves out on either side.
+_TAIL = 0.025
+
+
+def same(mean: float) -> float:
+    return mean
+
+
+def perplexity(mean_logprob: float) -> float:
+    return math.exp(-mean_logprob) if mean_logprob > -700 else math.inf
+
+
+def bits(mean_logprob: float) -> float:
+    return -mean_logprob / math.log(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """`of(sum of one column / sum of another)`; `per` 1 is the number of rows.
+
+    A row that has nothing (null) in one of them does not count.
+    """
+
+    column: str
+    per: str | int = 1
+    of: Callable[[float], float] = same
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Rows whose answer is right or wrong. `labels` where they are the same in all rows."""
+
+    labels: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of the report. `low` to `high` holds it in 95 % of resamples."""
+
+    name: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that is said of the rows together."""
+
+    num_rows: int
+    figures: tuple[Figure, ...]
+    reliability: tuple[Bin, ...] = ()
+    confusion: Confusion | None = None
+
+
+class Figures:
+    """`ratios` by the name of their figure. `classes` adds calibration, and a confusion table."""
+
+    def __init__(self, ratios: Mapping[str, Ratio], classes: Classes | None = None) -> None:
+        self._ratios = ratios
+        self._classes = classes
+        used = [name for ratio in ratios.values() for name in (ratio.column, ratio.per)]
+        if classes is not None:
+            used += ["confidence", "is_correct", "prediction_idx", "gold_idx"]
+        self._columns = {name: array("d") for name in used if isinstance(name, str)}
+        self._num_rows = 0
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """One row's values by column; what is null or not there is NaN."""
+        for name, column in self._columns.items():
+            value = values.get(name)
+            column.append(math.nan if value is None else float(value))
+        self._num_rows += 1
+
+    def findings(self, *, num_resamples: int = 1000, seed: int = 0) -> Findings:
+        """The same rows, number of resamples and seed give the same intervals. Needs numpy."""
+        statistics = self._statistics()
+        values = {name: of(None) for name, of in statistics.items()}
+        spread = self._resampled(statistics, num_resamples, seed) if self._num_rows > 1 else {}
+        figures = tuple(
+            Figure(name, _finite(value), *_interval(spread.get(name, ())))
+            for name, value in values.items()
+        )
+        return Findings(self._num_rows, figures, self._reliability(), self._confusion())
+
+    def _statistics(self) -> dict[str, Callable[[Floats | None], float]]:
+        """Each figure as a function of the rows' weights; None weighs each row once."""
+        np = numpy()
+        arrays = {name: np.array(column) for name, column in self._columns.items()}
+        found = {name: _ratio(ratio, arrays) for name, ratio in self._ratios.items()}
+        if self._classes is not None and self._is_graded():
+            confidence, correct = arrays["confidence"], arrays["is_correct"]
+            found["calibration error (ECE)"] = lambda w: expected_error(confidence, correct, w)
+            if self._classes.labels is not None:
+                gold, predicted = self._pairs()
+                size = len(self._classes.labels)
+                found["F1, mean over answers"] = lambda w: macro_f1(gold, predicted, size, w)
+        return found
+
+    def _resampled(
+        self,
+        statistics: Mapping[str, Callable[[Floats | None], float]],
+        num_resamples: int,
+        seed: int,
+    ) -> dict[str, list[float]]:
+        """Percentile bootstrap (Efron, 1979): as many rows, drawn with replacement."""
+        np = numpy()
+        chance = np.random.default_rng(seed)
+        spread: dict[str, list[float]] = {name: [] for name in statistics}
+        for _ in range(num_resamples):
+            drawn = chance.integers(0, self._num_rows, self._num_rows)
+            weights = np.bincount(drawn, minlength=self._num_rows).astype(np.float64)
+            for name, statistic in statistics.items():
+                spread[name].append(statistic(weights))
+        return spread
+
+    def _is_graded(self) -> bool:
+        return any(value == value for value in self._columns.get("is_correct", ()))
+
+    def _reliability(self) -> tuple[Bin, ...]:
+        if self._classes is None or not self._is_graded():
+            return ()
+        np = numpy()
+        return reliability(
+            np.array(self._columns["confidence"]), np.array(self._columns["is_correct"])
+        )
+
+    def _confusion(self) -> Confusion | None:
+        if self._classes is None or self._classes.labels is None or not self._is_graded():
+            return None
+        gold, predicted = self._pairs()
+        return Confusion.of(gold, predicted, self._classes.labels)
+
+    def _pairs(self) -> tuple[Any, Any]:
+        np = numpy()
+        gold = np.array(self._columns["gold_idx"]).astype(np.int64)
+        return gold, np.array(self._columns["prediction_idx"]).astype(np.int64)
+
+
+def _ratio(ratio: Ratio, arrays: Mapping[str, Floats]) -> Callable[[Floats | None], float]:
+    np = numpy()
+    above = arrays[ratio.column]
+    below = arrays[ratio.per] if isinstance(ratio.per, str) else np.full(len(above), ratio.per)
+    counts = ~(np.isnan(above) | np.isnan(below))
+    above, below = np.where(counts, above, 0.0), np.where(counts, below, 0.0)
+
+    def value(weights: Floats | None) -> float:
+        top, bottom = (
+            (above.sum(), below.sum())
+            if weights is None
+            else (float(weights @ above), float(weights @ below))
+        )
+        return ratio.of(float(top) / float(bottom)) if bottom else math.nan
+
+    return value
+
+
+def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
+    found = [value for value in values if value == value]
+    if not found:
+        return None, None
+    low, high = numpy().quantile(found, [_TAIL, 1 - _TAIL])
+    return _finite(float(low)), _finite(float(high))
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def numpy() -> Any:
+    try:
+        import numpy as np
+    except ModuleNotFoundError as error:
+        raise needs("numpy", "Scoring a data set") from error
+    return np

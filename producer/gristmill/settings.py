@@ -68,6 +68,31 @@ class Settings(BaseSettings):
         description="Secret under which API keys are hashed; the same in all API processes.",
     )
 
+    failed_logins_per_min: int = Field(
+        120, ge=1, description="Wrong keys that one address may show to one API process."
+    )
+    audit_lifetime_s: int = Field(
+        365 * 24 * 3600, ge=1, description="Entries of the audit log are removed after so long."
+    )
+
+    # Quotas: what each tenant may use that has no number of its own; none is no limit
+    quota_requests_per_min: int | None = Field(
+        6000, ge=1, description="Requests in one minute, over all API processes."
+    )
+    quota_batches_in_flight: int | None = Field(
+        10_000, ge=1, description="Batches that are not at their end."
+    )
+    quota_rows_per_batch: int | None = Field(None, ge=1, description="Rows of one batch.")
+    quota_rows_in_flight: int | None = Field(
+        None, ge=1, description="Rows without a result in all batches together."
+    )
+    quota_queued_tokens: int | None = Field(
+        None, ge=1, description="Prompt tokens that wait in all batches together."
+    )
+    quota_stored_bytes: int | None = Field(
+        None, ge=1, description="Bytes of uploaded files and result files together."
+    )
+
     # Processes
     watchdog_s: float = Field(
         120.0, gt=0, description="No step of the engine for so long, with work, ends the worker."

@@ -31,7 +31,7 @@ from gristmill.stores.base import Store
 from gristmill_worker.worker import Worker
 
 ENDED = {"completed", "failed", "expired", "cancelled"}
-ALL = tuple(Scope)
+ALL = tuple(scope for scope in Scope if scope is not Scope.OPERATOR)
 
 
 class SteppedClock:
@@ -79,6 +79,7 @@ class House:
             "flush_interval_s": 0.05,
             "quiet_flush_interval_s": 0.05,
             "max_file_bytes": 200_000,
+            "failed_logins_per_min": 100_000,
             "cache_dir": folder / "cache",
             **settings,
         }
@@ -117,6 +118,13 @@ class House:
                 stop.set()
                 thread.join(60)
         assert not failures, failures
+
+    def wait_for(self, is_so: Callable[[], Any]) -> None:
+        """Until a thread of the service has made it so."""
+        give_up_at = time.monotonic() + 60
+        while not is_so():
+            assert time.monotonic() < give_up_at
+            self.wait_a_turn()
 
     def wait_a_turn(self) -> None:
         """Leave the threads of the service a moment."""

@@ -7,11 +7,15 @@ from typing import Any
 
 import openai
 import pytest
+from examples import example_body
 from house import ALL, House, document, make_lines
+from openai.types import Batch
+from sqlalchemy import select
 
 from gristmill.api.access import BELIEVED_S, DEFAULT_SCOPES, Access, Scope
 from gristmill.api.key_text import new_key_text, parse_key_text
 from gristmill.ledger import tenants
+from gristmill.ledger.schema import metadata
 
 
 def test_a_key_has_a_prefix_and_a_checksum_for_scanners() -> None:
@@ -147,43 +151,76 @@ def test_a_key_without_a_scope_is_told_which_one(house: House) -> None:
 
 def test_B50_on_every_route_a_foreign_id_is_an_unknown_one(house: House) -> None:
     batch = house.wait(house.create(make_lines(2)))
-    made = {
-        "file_id": [batch.input_file_id, batch.output_file_id],
-        "batch_id": [batch.id],
-        "key_id": [house.key("acme").split("_")[1]],
-    }
+    made = things_of_acme(house, batch)
     spec = document(house.http().get("/openapi.json"))
+    before = all_of_acme(house)
     num_routes = 0
 
     with house.http("rival") as rival:
         for path, operations in spec["paths"].items():
             names = re.findall(r"{(\w+)}", path)
-            for method in operations:
-                if not names or names == ["model"]:
-                    continue
+            if not names or names == ["model"]:  # models are the same for all
+                continue
+            (name,) = names
+            for method, operation in operations.items():
                 num_routes += 1
-                (name,) = names
-                for foreign in made[name]:
-                    answers = [
-                        rival.request(method, path.replace(f"{{{name}}}", str(found_id)))
-                        for found_id in (foreign, "batch_never", "%00", "..%2f..", "\u00e9" * 9)
-                    ]
-                    assert {answer.status_code for answer in answers} == {404}, (method, path)
+                assert made.get(name), f"say in things_of_acme how to make a {name}"
+                body = example_body(spec, operation)
+                sent: dict[str, Any] = {} if body is None else {"json": body}
+                statuses = [
+                    rival.request(method, path.replace(f"{{{name}}}", found_id), **sent).status_code
+                    for found_id in ("batch_never", *made[name], "%00", "..%2f..", "\u00e9" * 9)
+                ]
+                # 403 where no caller but an operator gets in, whatever the id.
+                assert set(statuses) <= {404, 403}, (method, path, statuses)
+                assert len(set(statuses[: len(made[name]) + 1])) == 1, (method, path, statuses)
+        for path, operations in spec["paths"].items():
+            if "after" in [p["name"] for p in operations.get("get", {}).get("parameters", ())]:
+                for found_id in (found for some in made.values() for found in some):
+                    url = path.replace("{batch_id}", batch.id)
+                    answer = rival.get(url, params={"after": found_id})
+                    assert answer.status_code in (400, 403, 404), (path, found_id)
         with pytest.raises(openai.NotFoundError) as refusal:
             house.client("rival").batches.create(
                 input_file_id=batch.input_file_id,
                 endpoint="/v1/completions",
                 completion_window="24h",
             )
-        after = rival.get("/v1/batches", params={"after": batch.id})
 
-    assert num_routes == 7
+    assert num_routes >= 9
     assert refusal.value.param == "input_file_id"
-    assert after.status_code == 404
+    assert all_of_acme(house) == before
     rival_client = house.client("rival")
     assert list(rival_client.batches.list()) == [] and list(rival_client.files.list()) == []
     assert house.client().batches.retrieve(batch.id) == batch
     assert len(house.lines(batch.output_file_id)) == 2
+
+
+def things_of_acme(house: House, batch: Batch) -> dict[str, list[str]]:
+    """Ids by the name that they have in URLs; each kind of thing that there is."""
+    _, key = house.service.access.make_key("acme", name="n")
+    return {
+        "file_id": [batch.input_file_id, str(batch.output_file_id)],
+        "batch_id": [batch.id],
+        "key_id": [key.id],
+        "tenant_id": ["acme"],
+    }
+
+
+#: What its own requests change.
+_COUNTED = {"last_used_at", "request_window", "requests_granted"}
+
+
+def all_of_acme(house: House) -> tuple[dict[str, list[Any]], list[str]]:
+    """All rows of the Ledger and all keys of the Store."""
+    rows: dict[str, list[Any]] = {}
+    with house.data.ledger.read() as conn:
+        for table in metadata.sorted_tables:
+            if "tenant_id" in table.c:
+                columns = [column for column in table.c if column.name not in _COUNTED]
+                found = conn.execute(select(*columns).where(table.c.tenant_id == "acme"))
+                rows[table.name] = sorted(map(repr, found))
+    return rows, list(house.data.store.list("t/acme/"))
 
 
 def test_the_tenant_comes_from_the_key_and_from_nothing_else(house: House) -> None:

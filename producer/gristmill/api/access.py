@@ -5,12 +5,13 @@ from __future__ import annotations
 import hmac
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from gristmill.api.key_text import KeyText, new_key_text, parse_key_text
-from gristmill.ledger import tenants
+from gristmill.api.limits import FailedLogins, RequestLimiter
+from gristmill.ledger import quotas, tenants
 from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.tenants import LAST_USED_EVERY_S, ApiKey
 
@@ -20,17 +21,25 @@ _MAX_BELIEVED = 10_000
 
 
 class Scope(StrEnum):
-    """What a key allows. `admin` allows all, and to make and revoke keys of its tenant."""
+    """What a key allows. `admin` allows all within its tenant, and to make and revoke its keys.
+
+    `operator` alone sees and changes other tenants: their quotas, usage and audit log.
+    """
 
     FILES_READ = "files:read"
     FILES_WRITE = "files:write"
     BATCHES_READ = "batches:read"
     BATCHES_WRITE = "batches:write"
+    WEBHOOKS_READ = "webhooks:read"
+    WEBHOOKS_WRITE = "webhooks:write"
     ADMIN = "admin"
+    OPERATOR = "operator"
 
 
 #: What a key may when nothing else is said.
-DEFAULT_SCOPES: tuple[Scope, ...] = tuple(scope for scope in Scope if scope is not Scope.ADMIN)
+DEFAULT_SCOPES: tuple[Scope, ...] = tuple(
+    scope for scope in Scope if scope not in (Scope.ADMIN, Scope.OPERATOR)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +49,21 @@ class Caller:
     tenant_id: str
     key_id: str
     scopes: frozenset[str]
+    #: The quotas that its tenant has of its own.
+    own_quotas: Mapping[str, int | None] = field(default_factory=dict)
 
     def may(self, scope: Scope) -> bool:
-        return scope in self.scopes or Scope.ADMIN in self.scopes
+        is_admin = Scope.ADMIN in self.scopes and scope is not Scope.OPERATOR
+        return scope in self.scopes or is_admin
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A key of the Ledger and its tenant's own quotas, looked up at `at`."""
+
+    key: ApiKey
+    own_quotas: Mapping[str, int | None]
+    at: float
 
 
 class Access:
@@ -61,8 +82,9 @@ class Access:
         self._clock = clock
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        #: By digest: the key, and when it was looked up.
-        self._believed: dict[str, tuple[ApiKey, float]] = {}
+        self._believed: dict[str, _Found] = {}  # by digest
+        self.requests = RequestLimiter(ledger, clock)
+        self.failed_logins = FailedLogins(clock)
 
     def find_believed(self, text: str) -> Caller | None:
         """Who shows this key, if it was looked up a moment ago; without a look at the Ledger."""
@@ -71,9 +93,9 @@ class Access:
             return None
         with self._lock:
             found = self._believed.get(shown.digest(self._pepper))
-        if found is None or self._monotonic() - found[1] > BELIEVED_S:
+        if found is None or self._monotonic() - found.at > BELIEVED_S:
             return None
-        return self._caller(found[0])
+        return self._caller(found)
 
     def find(self, text: str) -> Caller | None:
         """Who shows this key; None when it is no live key. Raises StoreError."""
@@ -81,14 +103,16 @@ class Access:
         digest = shown.digest(self._pepper) if shown else ""
         with self._ledger.read() as conn:
             key = tenants.find_key(conn, shown.id) if shown else None
+            own_quotas = quotas.find_own(conn, key.tenant_id) if key else {}
         # Compared in any case, so that an unknown id takes as long as a wrong secret.
         is_same = hmac.compare_digest(key.digest if key else "0" * 64, digest)
         if key is None or not is_same:
             return None
-        caller = self._caller(key)
+        found = _Found(key, own_quotas, self._monotonic())
+        caller = self._caller(found)
         if caller is not None:
             self._touch(key)
-            self._believe(digest, key)
+            self._believe(digest, found)
         return caller
 
     def make_key(
@@ -115,10 +139,34 @@ class Access:
             tenants.add_key(conn, key)
         return text, key
 
-    def _caller(self, key: ApiKey) -> Caller | None:
+    def replace_key(
+        self, key: ApiKey, *, overlap_s: int, expires_at: int | None
+    ) -> tuple[KeyText, ApiKey]:
+        """A new key in the place of a live one, which ends after `overlap_s`.
+
+        Without `expires_at` the new key lives as long as the old one was made for.
+        """
+        text, now = new_key_text(), int(self._clock())
+        if expires_at is None and key.expires_at is not None:
+            expires_at = now + key.expires_at - key.created_at
+        new = replace(
+            key,
+            id=text.id,
+            digest=text.digest(self._pepper),
+            created_at=now,
+            expires_at=expires_at,
+            last_used_at=None,
+        )
+        with self._ledger.write() as conn:
+            tenants.add_key(conn, new)
+            tenants.end_key(conn, key.tenant_id, key.id, expires_at=now + overlap_s)
+        return text, new
+
+    def _caller(self, found: _Found) -> Caller | None:
+        key = found.key
         if not key.is_live(self._clock()):
             return None
-        return Caller(key.tenant_id, key.id, frozenset(key.scopes))
+        return Caller(key.tenant_id, key.id, frozenset(key.scopes), found.own_quotas)
 
     def _touch(self, key: ApiKey) -> None:
         now = int(self._clock())
@@ -126,8 +174,8 @@ class Access:
             with self._ledger.write() as conn:
                 tenants.touch_key(conn, key, now=now)
 
-    def _believe(self, digest: str, key: ApiKey) -> None:
+    def _believe(self, digest: str, found: _Found) -> None:
         with self._lock:
             if len(self._believed) >= _MAX_BELIEVED:
                 self._believed.clear()
-            self._believed[digest] = key, self._monotonic()
+            self._believed[digest] = found

@@ -9,20 +9,37 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
-from gristmill.api import batches, files, health, keys, models, results
+from gristmill.api import (
+    audit,
+    batches,
+    files,
+    health,
+    keys,
+    models,
+    results,
+    tenants,
+    usage,
+)
+from gristmill.api.audit_trail import AuditTrail
 from gristmill.api.batches import BatchRequest
 from gristmill.api.context import Api
 from gristmill.api.failures import ErrorObject, add_failure_handlers
 from gristmill.api.front_door import FrontDoor
-from gristmill.api.keys import KeyRequest
+from gristmill.api.keys import KeyRequest, RotateRequest
+from gristmill.api.tenants import QuotasRequest
 
+#: Which handlers read by themselves.
+_BODIES = (BatchRequest, KeyRequest, RotateRequest, QuotasRequest)
 _FAILURES = {
     400: "The request is wrong",
     401: "No live API key",
     403: "The key lacks a scope",
     404: "There is no such thing of yours",
     413: "The body is too large",
+    415: "The body is compressed",
     416: "The range lies behind the end",
+    429: "More than the quotas of the tenant allow",
+    431: "The headers are too large",
     500: "A fault in the service",
     503: "Not just now",
 }
@@ -44,9 +61,11 @@ def create_app(api: Api) -> FastAPI:
     )
     app.state.api = api
     app.openapi = partial(_document, app)  # type: ignore[method-assign]
-    for resource in (files, batches, results, models, keys, health):
+    account = (keys, tenants, usage, audit)
+    for resource in (files, batches, results, models, *account, health):
         app.include_router(resource.router)
     add_failure_handlers(app)
+    app.add_middleware(AuditTrail)
     app.add_middleware(FrontDoor)
     return app
 
@@ -56,7 +75,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = FastAPI.openapi(app)
         _, bodies = models_json_schema(
-            [(BatchRequest, "validation"), (KeyRequest, "validation")],
+            [(kind, "validation") for kind in _BODIES],
             ref_template="#/components/schemas/{model}",
         )
         document["components"]["schemas"] |= bodies["$defs"]

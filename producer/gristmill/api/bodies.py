@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,11 +13,15 @@ from gristmill.api.failures import ApiError, refused
 
 #: Far more than 16 pairs of metadata can take.
 MAX_JSON_BYTES = 256 * 1024
+#: Objects and lists in one another; requests have three.
+MAX_JSON_DEPTH = 16
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
-def json_body(kind: type[Body]) -> Callable[[Request], Coroutine[Any, Any, Body]]:
+def json_body(
+    kind: type[Body], *, may_be_empty: bool = False
+) -> Callable[[Request], Coroutine[Any, Any, Body]]:
     """A dependency that reads a body of this kind. Unknown fields are refused, by name."""
 
     async def read(request: Request) -> Body:
@@ -31,7 +35,7 @@ def json_body(kind: type[Body]) -> Callable[[Request], Coroutine[Any, Any, Body]
                     code="request_too_large",
                 )
             pieces.append(piece)
-        return _checked(kind, b"".join(pieces))
+        return _checked(kind, b"".join(pieces) or (b"{}" if may_be_empty else b""))
 
     return read
 
@@ -49,6 +53,9 @@ def _checked(kind: type[Body], raw: bytes) -> Body:
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         message = f"The body is not JSON: {str(error)[:200]}. Send one JSON object."
         raise refused(message, param=None, code="invalid_json") from error
+    if _is_deep(document):
+        message = f"The body is nested more than {MAX_JSON_DEPTH} deep, which no request needs."
+        raise refused(message, param=None, code="invalid_json")
     try:
         return kind.model_validate(document)
     except ValidationError as error:
@@ -61,3 +68,19 @@ def _checked(kind: type[Body], raw: bytes) -> Body:
             message = "this field is required"
         seen = "" if first["type"] == "missing" else f" (got {str(first['input'])[:80]!a})"
         raise refused(f"{param or 'The body'}: {message}{seen}.", param=param) from error
+
+
+def _is_deep(document: Any) -> bool:
+    level = [document]
+    for _ in range(MAX_JSON_DEPTH):
+        level = [inner for value in level for inner in _inside(value)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """What a list or object holds; scalars have no inside."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

@@ -12,9 +12,10 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from gristmill.api.access import Access, Caller, Scope
-from gristmill.api.failures import ApiError
+from gristmill.api.failures import ApiError, too_many
 from gristmill.ledger.ledger import Ledger
 from gristmill.process.health import Health
+from gristmill.quotas import quotas_of
 from gristmill.settings import Settings
 from gristmill.stores.base import Store
 
@@ -50,14 +51,34 @@ UseApi = Annotated[Api, Depends(_api_of)]
 
 
 async def _caller_of(
+    request: Request,
     api: UseApi,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
 ) -> Caller:
     text = credentials.credentials if credentials else ""
     caller = api.access.find_believed(text)
     if caller is None:
-        caller = await run_in_threadpool(api.access.find, text)
+        caller = await _look_up(request, api, text)
+    # Middleware tells of it, in headers and in the audit log.
+    request.state.caller = caller
+    await _count_request(request, api, caller)
+    return caller
+
+
+async def _look_up(request: Request, api: Api, text: str) -> Caller:
+    """Raises ApiError: 401, or 429 for an address that has shown many wrong keys."""
+    address = request.client.host if request.client else ""
+    failed_logins = api.access.failed_logins
+    wait_s = failed_logins.wait_s(address, api.settings.failed_logins_per_min)
+    if wait_s:
+        raise too_many(
+            "Many wrong API keys came from your address. Wait a moment, then send a live one.",
+            kind="requests",
+            wait_s=wait_s,
+        )
+    caller = await run_in_threadpool(api.access.find, text)
     if caller is None:
+        failed_logins.add(address)
         raise ApiError(
             401,
             "Incorrect API key. Send a live one as 'Authorization: Bearer gm_...'; "
@@ -68,32 +89,68 @@ async def _caller_of(
     return caller
 
 
+async def _count_request(request: Request, api: Api, caller: Caller) -> None:
+    """Raises ApiError (429) when the tenant asks too often."""
+    limit = quotas_of(api.settings, caller.own_quotas).requests_per_min
+    if limit is None:
+        return
+    requests = api.access.requests
+    standing = requests.take_at_hand(caller.tenant_id, limit)
+    if standing is None:
+        standing = await run_in_threadpool(requests.take, caller.tenant_id, limit)
+    request.state.answer_headers = {
+        "x-ratelimit-limit-requests": str(standing.limit),
+        "x-ratelimit-remaining-requests": str(standing.remaining),
+        "x-ratelimit-reset-requests": f"{standing.reset_s:.3f}s",
+    }
+    if not standing.taken:
+        raise too_many(
+            f"This tenant has sent the {limit} requests that it may send in a minute. Wait until "
+            "the next one begins.",
+            kind="requests",
+            wait_s=standing.reset_s,
+        )
+
+
 AnyCaller = Annotated[Caller, Depends(_caller_of)]
 
 
 def _with(scope: Scope) -> Any:
-    def check(caller: AnyCaller) -> Caller:
-        if not caller.may(scope):
-            raise ApiError(
-                403,
-                f"This API key lacks the scope {scope.value!r}. Use one that has it.",
-                code="missing_scope",
-                type="permission_error",
-            )
-        return caller
-
     # async, so that no thread is needed for it
     async def dependency(caller: AnyCaller) -> Caller:
-        return check(caller)
+        check_scope(caller, scope)
+        return caller
 
     return Depends(dependency)
+
+
+def check_scope(caller: Caller, scope: Scope) -> None:
+    """Raises ApiError (403)."""
+    if not caller.may(scope):
+        raise ApiError(
+            403,
+            f"This API key lacks the scope {scope.value!r}. Use one that has it.",
+            code="missing_scope",
+            type="permission_error",
+        )
 
 
 FilesReader = Annotated[Caller, _with(Scope.FILES_READ)]
 FilesWriter = Annotated[Caller, _with(Scope.FILES_WRITE)]
 BatchesReader = Annotated[Caller, _with(Scope.BATCHES_READ)]
 BatchesWriter = Annotated[Caller, _with(Scope.BATCHES_WRITE)]
+WebhooksReader = Annotated[Caller, _with(Scope.WEBHOOKS_READ)]
+WebhooksWriter = Annotated[Caller, _with(Scope.WEBHOOKS_WRITE)]
 Admin = Annotated[Caller, _with(Scope.ADMIN)]
+Operator = Annotated[Caller, _with(Scope.OPERATOR)]
+
+
+def tenants_of(caller: Caller, *, all_tenants: bool) -> str | None:
+    """Whose things are asked for: the caller's own, or with `operator` those of all (None)."""
+    if not all_tenants:
+        return caller.tenant_id
+    check_scope(caller, Scope.OPERATOR)
+    return None
 
 
 def is_id(text: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -16,11 +17,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from gristmill.errors import GristmillError
+from gristmill.quotas import QuotaExceeded
 
 log = logging.getLogger(__name__)
 
 #: After an outage a client shall come back so many seconds later.
 _RETRY_AFTER_S = 5
+#: So long a caller waits before it asks again whether a quota has room; its client does by itself.
+_QUOTA_RETRY_S = 30.0
 
 
 class ApiError(Exception):
@@ -66,6 +70,31 @@ def refused(message: str, *, param: str | None, code: str = "invalid_value") -> 
     return ApiError(400, message, code=code, param=param)
 
 
+def too_many(message: str, *, kind: str, wait_s: float) -> ApiError:
+    """Not now, but after so many seconds, which official clients wait by themselves."""
+    return ApiError(
+        429,
+        message,
+        code="rate_limit_exceeded",
+        type=kind,
+        headers={
+            "retry-after": str(math.ceil(wait_s)),
+            "retry-after-ms": str(math.ceil(wait_s * 1000)),
+        },
+    )
+
+
+def unavailable() -> ApiError:
+    """Ledger or Store are away."""
+    return ApiError(
+        503,
+        "The service cannot do this just now. Try again in a moment.",
+        code="unavailable",
+        type="server_error",
+        headers={"retry-after": str(_RETRY_AFTER_S)},
+    )
+
+
 def fault() -> ApiError:
     """What nobody has foreseen."""
     message = "This is a fault in the service. Its log has more, under the id of this request."
@@ -78,6 +107,7 @@ def add_failure_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(ClientDisconnect, _answer_gone)
+    app.add_exception_handler(QuotaExceeded, _answer_quota)
     app.add_exception_handler(GristmillError, _answer_gristmill)
 
 
@@ -145,13 +175,14 @@ def _answer_gristmill(request: Request, error: Exception) -> Response:
     if not error.retryable:
         raise error  # a fault, which the front door answers
     log.warning("request put off id=%s reason=%s", request.state.request_id, error)
-    message = "The service cannot do this just now. Try again in a moment."
-    return error_response(
-        ApiError(
-            503,
-            message,
-            code="unavailable",
-            type="server_error",
-            headers={"retry-after": str(_RETRY_AFTER_S)},
-        )
-    )
+    return error_response(unavailable())
+
+
+def _answer_quota(_: Request, error: Exception) -> Response:
+    """Most quotas have room again by themselves; full storage has not."""
+    assert isinstance(error, QuotaExceeded)
+    if error.quota == "stored_bytes":
+        kind = "insufficient_quota"
+        headers = {"x-should-retry": "false"}
+        return error_response(ApiError(429, str(error), code=kind, type=kind, headers=headers))
+    return error_response(too_many(str(error), kind=error.quota, wait_s=_QUOTA_RETRY_S))

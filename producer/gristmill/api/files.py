@@ -22,10 +22,12 @@ from gristmill.api.objects import (
     file_object,
     list_object,
 )
+from gristmill.control.room import check_room_for_bytes
 from gristmill.errors import KeyNotFound
 from gristmill.ledger import files
 from gristmill.ledger.files import File
 from gristmill.ledger.ids import new_id
+from gristmill.quotas import QuotaExceeded
 from gristmill.stores.keys import file_key
 
 log = logging.getLogger(__name__)
@@ -69,7 +71,8 @@ async def create_file(request: Request, api: UseApi, caller: FilesWriter) -> Fil
     """Upload a file of requests. It is checked line by line when a batch is made of it."""
     limit = api.settings.max_file_bytes
     length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > limit + _FORM_BYTES:
+    num_bytes = int(length) if length.isdigit() and len(length) < 19 else 0
+    if num_bytes > limit + _FORM_BYTES:
         raise too_large(limit)
     body = request.stream()
 
@@ -83,17 +86,32 @@ async def create_file(request: Request, api: UseApi, caller: FilesWriter) -> Fil
     upload = MultipartUpload(
         request.headers.get("content-type", ""), pieces(), max_file_bytes=limit
     )
-    file = await to_thread.run_sync(_store, api, caller.tenant_id, upload, limiter=_uploads)
+    least_bytes = max(num_bytes - _FORM_BYTES, 0)
+    file = await to_thread.run_sync(
+        _store, api, caller.tenant_id, upload, least_bytes, limiter=_uploads
+    )
     return file_object(file)
 
 
-def _store(api: Api, tenant_id: str, upload: MultipartUpload) -> File:
-    """Into the Store as it comes, then into the Ledger. A refused file leaves nothing."""
+def _store(api: Api, tenant_id: str, upload: MultipartUpload, least_bytes: int) -> File:
+    """Into the Store as it comes, then into the Ledger. A refused file leaves nothing.
+
+    Raises QuotaExceeded, before anything is read when `least_bytes` have no room already.
+    """
     file_id, expiry_s = new_id("file-", api.clock()), 0
+
+    with api.ledger.read() as conn:
+        room = check_room_for_bytes(conn, api.settings, tenant_id, least_bytes)
 
     def checked_chunks() -> Iterator[bytes]:
         nonlocal expiry_s
-        yield from upload.file_chunks()
+        num_read = 0
+        for chunk in upload.file_chunks():
+            num_read += len(chunk)
+            if room is not None and num_read > room:
+                with api.ledger.read() as conn:  # raises, unless room was made meanwhile
+                    check_room_for_bytes(conn, api.settings, tenant_id, num_read)
+            yield chunk
         # Fields may stand behind the file. What is raised here undoes the write.
         expiry_s = _read_form(upload, default_s=api.settings.file_lifetime_s)
 
@@ -108,8 +126,14 @@ def _store(api: Api, tenant_id: str, upload: MultipartUpload) -> File:
         created_at=now,
         expires_at=now + expiry_s,
     )
-    with api.ledger.write() as conn:
-        files.add(conn, file)
+    try:
+        with api.ledger.write() as conn:
+            # Held: two uploads at once are counted one after the other.
+            check_room_for_bytes(conn, api.settings, tenant_id, num_bytes, for_update=True)
+            files.add(conn, file)
+    except QuotaExceeded:
+        api.store.delete(file_key(tenant_id, file_id))
+        raise
     log.info("file uploaded tenant=%s file=%s bytes=%d", tenant_id, file_id, num_bytes)
     return file
 

@@ -35,13 +35,19 @@ class FrontDoor:
             nonlocal has_begun
             if message["type"] == "http.response.start":
                 has_begun = True
-                MutableHeaders(scope=message)[HEADER] = request_id
+                headers = MutableHeaders(scope=message)
+                headers[HEADER] = request_id
+                for name, value in scope["state"].get("answer_headers", {}).items():
+                    headers[name] = value
             await send(message)
 
         app = self._app
         if sum(len(name) + len(value) for name, value in scope["headers"]) > _MAX_HEADER_BYTES:
             message = f"The headers have more than {_MAX_HEADER_BYTES} bytes. Send shorter ones."
             app = error_response(ApiError(431, message, code="headers_too_large"))
+        elif _is_packed(scope):
+            message = "Bodies are taken as they are. Send this one without a Content-Encoding."
+            app = error_response(ApiError(415, message, code="unsupported_encoding"))
         try:
             await app(scope, receive, send_with_id)
         except Exception:  # one request that fails must not take the others with it
@@ -49,3 +55,9 @@ class FrontDoor:
             if has_begun:
                 raise  # the connection breaks: half an answer must not look like a whole one
             await error_response(fault())(scope, receive, send_with_id)
+
+
+def _is_packed(scope: Scope) -> bool:
+    """Whether the body would grow when it is unpacked, and nobody knows how much."""
+    found = [value for name, value in scope["headers"] if name == b"content-encoding"]
+    return any(value.strip().lower() not in (b"", b"identity") for value in found)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
-from gristmill.api.access import DEFAULT_SCOPES, Scope
+from gristmill.api.access import DEFAULT_SCOPES, Caller, Scope
 from gristmill.api.bodies import documented, json_body
-from gristmill.api.context import Admin, UseApi, is_id
+from gristmill.api.context import Admin, Api, UseApi, check_scope, is_id
 from gristmill.api.failures import not_found, refused
 from gristmill.api.objects import ListObject, list_object
 from gristmill.ledger import tenants
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 router = APIRouter(prefix="/v1/api_keys", tags=["API keys"])
 
 _MAX_TIME = 253402300799
+MAX_OVERLAP_S = 90 * 86400
 
 
 class KeyRequest(BaseModel):
@@ -28,6 +30,15 @@ class KeyRequest(BaseModel):
     name: StrictStr = Field("", max_length=200)
     scopes: list[Scope] = Field(default_factory=lambda: list(DEFAULT_SCOPES), min_length=1)
     #: Unix seconds.
+    expires_at: StrictInt | None = Field(None, ge=0, le=_MAX_TIME)
+
+
+class RotateRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    #: Both keys are good for so many seconds.
+    overlap_s: StrictInt = Field(86400, ge=0, le=MAX_OVERLAP_S)
+    #: Of the new key, in Unix seconds; left out, it lives as long as the old one was made for.
     expires_at: StrictInt | None = Field(None, ge=0, le=_MAX_TIME)
 
 
@@ -54,8 +65,8 @@ def create_key(
     body: Annotated[KeyRequest, Depends(json_body(KeyRequest))],
 ) -> NewKeyObject:
     """The key itself is in this answer and nowhere else."""
-    if body.expires_at is not None and body.expires_at <= api.now:
-        raise refused("This time is over. Name a later one.", param="expires_at")
+    _check_expiry(api, body.expires_at)
+    _check_may_grant(caller, body.scopes)
     text, key = api.access.make_key(
         caller.tenant_id,
         name=body.name,
@@ -83,6 +94,29 @@ def list_keys(
     return list_object(objects, [key.id for key in page.items], has_more=page.has_more)
 
 
+@router.post("/{key_id}/rotate", openapi_extra=documented(RotateRequest))
+def rotate_key(
+    key_id: str,
+    api: UseApi,
+    caller: Admin,
+    body: Annotated[RotateRequest, Depends(json_body(RotateRequest))],
+) -> NewKeyObject:
+    """A new key with the name and scopes of this one, which ends after the overlap."""
+    key = None
+    if is_id(key_id):
+        with api.ledger.read() as conn:
+            key = tenants.find_key(conn, key_id)
+    if key is None or key.tenant_id != caller.tenant_id:
+        raise not_found("key", key_id, param="key_id")
+    _check_expiry(api, body.expires_at)
+    _check_may_grant(caller, key.scopes)
+    if not key.is_live(api.clock()):
+        raise refused("This key has ended. Make a new one.", param="key_id", code="key_has_ended")
+    text, new = api.access.replace_key(key, overlap_s=body.overlap_s, expires_at=body.expires_at)
+    log.info("key rotated tenant=%s key=%s new=%s", key.tenant_id, key.id, new.id)
+    return NewKeyObject(**_key_object(new).model_dump(), key=str(text))
+
+
 @router.delete("/{key_id}")
 def revoke_key(key_id: str, api: UseApi, caller: Admin) -> KeyObject:
     """It is refused everywhere within seconds."""
@@ -95,6 +129,17 @@ def revoke_key(key_id: str, api: UseApi, caller: Admin) -> KeyObject:
         raise not_found("key", key_id, param="key_id")
     log.info("key revoked tenant=%s key=%s by=%s", caller.tenant_id, key.id, caller.key_id)
     return _key_object(key)
+
+
+def _check_expiry(api: Api, expires_at: int | None) -> None:
+    if expires_at is not None and expires_at <= api.now:
+        raise refused("This time is over. Name a later one.", param="expires_at")
+
+
+def _check_may_grant(caller: Caller, scopes: Iterable[str]) -> None:
+    """Nobody gets more from a key than its maker has. Raises ApiError (403)."""
+    for scope in scopes:
+        check_scope(caller, Scope(scope))
 
 
 def _key_object(key: ApiKey) -> KeyObject:

@@ -10,6 +10,7 @@ from gristmill.ledger.batch import Batch
 from gristmill.ledger.files import File
 from gristmill.ledger.models import ServedModel
 from gristmill.ledger.status import BatchStatus
+from gristmill.types import Usage
 
 Item = TypeVar("Item", bound=BaseModel)
 
@@ -137,7 +138,6 @@ def batch_object(batch: Batch) -> BatchObject:
         LineErrorObject(code=e.code, message=e.message, param=e.param, line=e.line)
         for e in batch.errors
     ]
-    usage = batch.usage
     return BatchObject(
         id=batch.id,
         endpoint=batch.endpoint or "",
@@ -163,14 +163,18 @@ def batch_object(batch: Batch) -> BatchObject:
             completed=batch.completed if is_counted else 0,
             failed=batch.failed if is_counted else 0,
         ),
-        usage=BatchUsage(
-            input_tokens=usage.prompt_tokens,
-            input_tokens_details=InputTokensDetails(cached_tokens=usage.cached_tokens),
-            output_tokens=usage.completion_tokens,
-            output_tokens_details=OutputTokensDetails(),
-            total_tokens=usage.prompt_tokens + usage.completion_tokens,
-        ),
+        usage=usage_object(batch.usage),
         metadata=dict(batch.metadata) if batch.metadata is not None else None,
+    )
+
+
+def usage_object(usage: Usage) -> BatchUsage:
+    return BatchUsage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=InputTokensDetails(cached_tokens=usage.cached_tokens),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=OutputTokensDetails(),
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
     )
 
 

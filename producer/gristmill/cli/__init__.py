@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gristmill.cli import keys
+from gristmill.cli import keys, tenants
 from gristmill.cli.api import api
 from gristmill.cli.control import control
 from gristmill.cli.replay import replay
@@ -34,6 +34,7 @@ app.command()(worker)
 app.command()(control)
 app.command()(api)
 app.add_typer(keys.app, name="keys")
+app.add_typer(tenants.app, name="tenants")
 app.command()(replay)
 app.command()(score)
 

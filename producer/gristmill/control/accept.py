@@ -16,6 +16,7 @@ from gristmill.control.base import Control
 from gristmill.errors import CorruptDocument, KeyNotFound, UnsupportedFormat
 from gristmill.histogram import Histogram
 from gristmill.ledger import batches, segments, shards
+from gristmill.ledger import usage as usage_by_day
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import Bitmap
 from gristmill.ledger.status import BatchStatus
@@ -142,6 +143,9 @@ def apply(control: Control, conn: Connection, batch: Batch, found: Sequence[Segm
             ttft=ttft,
             itl=itl,
             last_accepted=number,
+        )
+        usage_by_day.add(
+            conn, batch, now=control.now, completed=num_completed, failed=num_failed, used=usage
         )
         crash_points.at("accepting", batch=batch.id, segments=counted)
     return num_completed + num_failed

@@ -11,9 +11,10 @@ from typing import Any, BinaryIO
 from gristmill import crash_points
 from gristmill.control.accept import apply
 from gristmill.control.base import Control, read_batch
+from gristmill.control.room import check_room_for_rows
 from gristmill.control.submit import SHARD_SETTINGS
 from gristmill.errors import BatchInvalid
-from gristmill.ledger import batches, shards
+from gristmill.ledger import batches, shards, usage
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import NewShard
 from gristmill.ledger.status import BatchStatus
@@ -96,10 +97,12 @@ def ingest_slice(
                 if not _store_window(control, batch, window):
                     return False
                 batch = read_batch(control, tenant_id, batch_id)
+                check_room_for_rows(control, batch)
                 if should_pause():
                     return False
     except BatchInvalid as invalid:
         with control.ledger.write() as conn:
+            usage.forget(conn, tenant_id, batch_id)
             batches.fail_validation(
                 conn,
                 tenant_id,

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from gristmill.control.base import Control
 from gristmill.control.ingest import ingest_slice
+from gristmill.control.room import max_rows_of
 from gristmill.errors import GristmillError, KeyNotFound, LineError
 from gristmill.ledger import batches, models, submissions
 from gristmill.ledger.batch import Batch
@@ -138,7 +139,7 @@ class ReadUploads:
         # With none that fits, the checks of the lines say so, line by line.
         model = next((m for m in self._catalogue if m.serves(name)), self._catalogue[0])
         options = {
-            "max_rows": self._control.settings.max_rows,
+            "max_rows": max_rows_of(self._control, batch.tenant_id),
             "max_line_bytes": self._control.settings.max_line_bytes,
             "max_model_len": model.max_model_len,
             "served_names": list(model.served_names),

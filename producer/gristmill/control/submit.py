@@ -11,11 +11,13 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from gristmill import crash_points
+from gristmill.control.room import check_room_for_batch
 from gristmill.errors import UsageError
 from gristmill.ledger import batches, files, submissions
 from gristmill.ledger.batch import Batch, Submission
 from gristmill.ledger.ids import new_id
 from gristmill.ledger.ledger import Ledger
+from gristmill.quotas import QuotaExceeded
 from gristmill.settings import Settings
 from gristmill.stores.base import Store
 from gristmill.stores.keys import batch_key
@@ -50,13 +52,14 @@ def submit(
     """The batch of a submission, and whether it is new. Its description is in the Store first.
 
     One with the same idempotency key, or the same request since `resent_since`, is not new.
-    Raises InputFileMissing and InputFileUnusable.
+    Raises InputFileMissing, InputFileUnusable and QuotaExceeded.
     """
     with ledger.read() as conn:
         found = _find(conn, tenant_id, submission, resent_since=resent_since)
         if found is not None:
             return found, False
         _check_file(conn, tenant_id, submission, now=int(now_s), for_update=False)
+        check_room_for_batch(conn, settings, tenant_id)
     batch_id, run_id = new_id("batch_", now_s), f"run-{secrets.token_hex(8)}"
     options = {name: getattr(settings, name) for name in SHARD_SETTINGS}
     created_at, expires_at = int(now_s), int(now_s) + window_s
@@ -79,6 +82,7 @@ def submit(
             _check_file(conn, tenant_id, submission, now=created_at, for_update=True)
             found = _find(conn, tenant_id, submission, resent_since=resent_since)
             if found is None:
+                check_room_for_batch(conn, settings, tenant_id, for_update=True)
                 batches.create(
                     conn,
                     tenant_id,
@@ -92,6 +96,9 @@ def submit(
                     expires_at=expires_at,
                     submission=submission,
                 )
+    except QuotaExceeded:
+        store.delete(batch_key(tenant_id, batch_id))
+        raise
     except IntegrityError:  # another request with this idempotency key, of another file
         with ledger.read() as conn:
             found = _find(conn, tenant_id, submission, resent_since=resent_since)

@@ -66,6 +66,8 @@ estimates = Table(
     _count("prompt_tokens"),
     _count("max_output_tokens"),
     _count("num_problems"),
+    # Nobody else reads on before: whoever reads says so here.
+    _count("due_at"),
     Column("problems", JSON, nullable=False),
     Column("forecast", JSON(none_as_null=True)),
     Column("created_at", BigInteger, nullable=False),

@@ -85,6 +85,15 @@ def revoke_key(conn: Connection, tenant_id: str, key_id: str, *, now: int) -> bo
     return conn.execute(select(api_keys.c.id).where(*of_tenant)).first() is not None
 
 
+def end_key(conn: Connection, tenant_id: str, key_id: str, *, expires_at: int) -> None:
+    """The key ends then, unless it ends sooner."""
+    is_later = or_(api_keys.c.expires_at.is_(None), api_keys.c.expires_at > expires_at)
+    statement = update(api_keys).where(
+        api_keys.c.tenant_id == tenant_id, api_keys.c.id == key_id, is_later
+    )
+    conn.execute(statement.values(expires_at=expires_at))
+
+
 def touch_key(conn: Connection, key: ApiKey, *, now: int) -> None:
     """The key was used just now."""
     is_older = or_(

@@ -14,8 +14,10 @@ _QUANTIZATION_MARKS = ("hf_quantizer", "quantization_method")
 def convert(gguf_path: Path, out_dir: Path) -> None:
     """Write config, tokenizer and weights of `gguf_path` into the folder `out_dir`."""
     source = {"pretrained_model_name_or_path": str(gguf_path.parent), "gguf_file": gguf_path.name}
-    tokenizer = AutoTokenizer.from_pretrained(**source)
-    model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(**source, trust_remote_code=False)
+    model = AutoModelForCausalLM.from_pretrained(
+        **source, dtype=torch.float32, trust_remote_code=False
+    )
     model.is_quantized = False
     for mark in _QUANTIZATION_MARKS:
         if hasattr(model, mark):

@@ -64,7 +64,7 @@ def upgrade() -> None:
         sa.Column("id", sa.String, primary_key=True),
         *map(_text, ("tenant_id", "status", "input_file_id", "endpoint", "model_name")),
         *map(_count, ("byte_offset", "line_no", "num_rows", "num_refused")),
-        *map(_count, ("prompt_tokens", "max_output_tokens", "num_problems")),
+        *map(_count, ("prompt_tokens", "max_output_tokens", "num_problems", "due_at")),
         sa.Column("problems", sa.JSON, nullable=False),
         sa.Column("forecast", sa.JSON(none_as_null=True)),
         sa.Column("created_at", sa.BigInteger, nullable=False),

@@ -1,0 +1,65 @@
+"""Queries about the audit log: who changed what, when, with which key. Entries never change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select
+
+from gristmill.ledger.paging import Page, after, read_page
+from gristmill.ledger.schema_account import audit_events
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """`action` is a route, as `DELETE /v1/files/{file_id}`, or a command.
+
+    `key_id` is null for what an operator did on the command line.
+    """
+
+    id: str
+    tenant_id: str
+    action: str
+    object_id: str
+    created_at: int
+    key_id: str | None = None
+    address: str | None = None
+    request_id: str | None = None
+    details: Mapping[str, Any] | None = None
+
+
+def record(conn: Connection, event: AuditEvent) -> None:
+    conn.execute(insert(audit_events).values(**asdict(event)))
+
+
+def list_page(
+    conn: Connection, tenant_id: str | None, *, limit: int, after_id: str | None = None
+) -> Page[AuditEvent] | None:
+    """The newest first, of one tenant or, for an operator, of all (None).
+
+    None when there is no entry `after_id`.
+    """
+    query = select(audit_events)
+    if tenant_id is not None:
+        query = query.where(audit_events.c.tenant_id == tenant_id)
+    if after_id is not None:
+        named = query.where(audit_events.c.id == after_id)
+        found = conn.execute(named).mappings().one_or_none()
+        if found is None:
+            return None
+        query = query.where(after(audit_events, found, newest_first=True))
+    rows, has_more = read_page(conn, query, audit_events, limit=limit, newest_first=True)
+    return Page([AuditEvent(**row) for row in rows], has_more)
+
+
+def remove_older(conn: Connection, *, created_before: int, limit: int = 1000) -> int:
+    """Of all tenants, the oldest first; how many."""
+    oldest = (
+        select(audit_events.c.id)
+        .where(audit_events.c.created_at < created_before)
+        .order_by(audit_events.c.created_at)
+        .limit(limit)
+    )
+    return conn.execute(delete(audit_events).where(audit_events.c.id.in_(oldest))).rowcount

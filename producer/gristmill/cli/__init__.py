@@ -12,6 +12,7 @@ import typer
 
 from gristmill.cli import keys, tenants
 from gristmill.cli.api import api
+from gristmill.cli.client_commands import add_client_commands
 from gristmill.cli.control import control
 from gristmill.cli.replay import replay
 from gristmill.cli.run import run
@@ -36,6 +37,7 @@ app.command()(api)
 app.add_typer(keys.app, name="keys")
 app.add_typer(tenants.app, name="tenants")
 app.command()(replay)
+add_client_commands(app)
 app.command()(score)
 
 

@@ -19,10 +19,12 @@ class ExitCode(IntEnum):
     USAGE = 2
     BATCH_FAILED = 3
     ROWS_FAILED = 4
+    NOT_ALLOWED = 5
     DIFFERS = 6
     HUNG = 70
     OUTAGE = 75
     UNSAVED = 76
+    TIMEOUT = 124
     INTERRUPTED = 130
 
 

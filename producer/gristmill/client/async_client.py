@@ -39,6 +39,7 @@ from gristmill.client.submit import (
     estimate,
     submit,
 )
+from gristmill.client.transfer import OnBytes
 from gristmill.client.webhooks import AsyncWebhooks, WebhookCalls
 from gristmill.data.rows import Source as RowSource
 from gristmill.data.template import Template
@@ -124,6 +125,7 @@ class AsyncClient:
         max_rows_per_batch: int = MAX_ROWS,
         max_bytes_per_batch: int = MAX_BYTES,
         extra_body: Mapping[str, object] | None = None,
+        on_bytes: OnBytes | None = None,
         **params: Any,
     ) -> AsyncBatchHandle:
         recipe = Recipe.of(
@@ -134,7 +136,13 @@ class AsyncClient:
             id_column=id_column,
             params=params,
         )
-        rows = Source(source, recipe, max_rows=max_rows_per_batch, max_bytes=max_bytes_per_batch)
+        rows = Source(
+            source,
+            recipe,
+            max_rows=max_rows_per_batch,
+            max_bytes=max_bytes_per_batch,
+            on_bytes=on_bytes,
+        )
         body = batch_fields(
             completion_window=completion_window,
             metadata=metadata,

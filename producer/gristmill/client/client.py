@@ -39,6 +39,7 @@ from gristmill.client.submit import (
     estimate,
     submit,
 )
+from gristmill.client.transfer import OnBytes
 from gristmill.client.webhooks import WebhookCalls, Webhooks
 from gristmill.data.rows import Source as RowSource
 from gristmill.data.template import Template
@@ -131,6 +132,7 @@ class Client:
         max_rows_per_batch: int = MAX_ROWS,
         max_bytes_per_batch: int = MAX_BYTES,
         extra_body: Mapping[str, object] | None = None,
+        on_bytes: OnBytes | None = None,
         **params: Any,
     ) -> BatchHandle:
         """Answer every row of a data set.
@@ -141,7 +143,8 @@ class Client:
         row has `messages`, `prompt` or `input`, or is a whole request. `params` (temperature=0,
         max_tokens=64 …) go into each request, `extra_body` into the batch. `max_total_tokens` and
         `max_cost` end it early, with what is done by then. Its end is told to `webhook_url`, signed
-        with the handle's `webhook_secret`.
+        with the handle's `webhook_secret`. `on_bytes` hears how much of a file is uploaded, of how
+        much.
 
         More rows or bytes than one batch may have become several, which the handle shows as one.
         Raises UsageError, DataInvalid with row and column, and APIError; then nothing is run.
@@ -154,7 +157,13 @@ class Client:
             id_column=id_column,
             params=params,
         )
-        rows = Source(source, recipe, max_rows=max_rows_per_batch, max_bytes=max_bytes_per_batch)
+        rows = Source(
+            source,
+            recipe,
+            max_rows=max_rows_per_batch,
+            max_bytes=max_bytes_per_batch,
+            on_bytes=on_bytes,
+        )
         body = batch_fields(
             completion_window=completion_window,
             metadata=metadata,

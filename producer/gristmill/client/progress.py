@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gristmill.client.state import BatchState
-from gristmill.values import format_duration
+from gristmill.values import format_bytes, format_duration
 
 PLAIN_INTERVAL_S = 10.0
 #: Speed is that of the last so many looks.
@@ -88,6 +88,29 @@ def progress_shown(wanted: bool) -> Iterator[Callable[[BatchState], None]]:
             )
 
         yield show
+
+
+@contextmanager
+def upload_shown(wanted: bool) -> Iterator[Callable[[int, int], None]]:
+    """Gives what is to be called with the bytes of an upload: so many of so many."""
+    if not wanted or os.environ.get("GRISTMILL_NO_PROGRESS"):
+        yield lambda done, total: None
+        return
+    next_at = time.monotonic() + PLAIN_INTERVAL_S
+    is_drawn = sys.stderr.isatty()
+
+    def show(done: int, total: int) -> None:
+        nonlocal next_at
+        now = time.monotonic()
+        if now < next_at and not is_drawn:
+            return
+        next_at = now + PLAIN_INTERVAL_S
+        text = f"uploading: {format_bytes(done)} of {format_bytes(total)}"
+        print(f"\r{text:<40}" if is_drawn else text, end="" if is_drawn else "\n", file=sys.stderr)
+
+    yield show
+    if is_drawn:
+        print(f"\r{'':<40}\r", end="", file=sys.stderr, flush=True)
 
 
 def _plain_lines(pace: Pace) -> Callable[[BatchState], None]:

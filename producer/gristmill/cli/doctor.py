@@ -1,0 +1,225 @@
+"""`gristmill doctor`: looks at everything that a user or an operator needs, and says what to do."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from gristmill.cli import options
+from gristmill.cli.failures import ExitCode, failures_reported
+from gristmill.cli.service import BaseUrl, Profile
+from gristmill.errors import GristmillError
+
+#: What each extra is known by.
+_PACKAGES = {
+    "torch": "worker",
+    "transformers": "server",
+    "tokenizers": "server",
+    "fastapi": "server",
+    "sqlalchemy": "server",
+    "boto3": "aws",
+    "redis": "redis",
+    "pyarrow": "data",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`state` is ok, missing (not needed by all) or bad; `way_out` says what to do."""
+
+    name: str
+    state: str
+    text: str
+    way_out: str = ""
+
+
+def doctor(
+    ledger_url: Annotated[
+        str | None, typer.Option("--ledger", metavar="URL", envvar="GRISTMILL_LEDGER")
+    ] = None,
+    queue_url: Annotated[
+        str | None, typer.Option("--queue", metavar="URL", envvar="GRISTMILL_QUEUE")
+    ] = None,
+    store_url: Annotated[
+        str | None, typer.Option("--store", metavar="URL", envvar="GRISTMILL_STORE")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="Look at this model, too.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    base_url: BaseUrl = None,
+    profile: Profile = None,
+    debug: options.Debug = False,
+) -> None:
+    """Check versions, the service and its key, and with their options ledger, queue, store, model.
+
+    Exit codes: 0 all is well, 1 something is bad.
+    """
+    with failures_reported(debug=debug):
+        checks: list[Callable[[], Iterator[Finding]]] = [
+            _versions,
+            _settings,
+            lambda: _service(base_url, profile),
+        ]
+        if ledger_url:
+            checks.append(lambda: _ledger(ledger_url))
+        if queue_url:
+            checks.append(lambda: _queue(queue_url))
+        if store_url:
+            checks.append(lambda: _store(store_url))
+        checks.append(lambda: _device(model))
+        findings: list[Finding] = []
+        for check in checks:
+            for finding in _caught(check):
+                findings.append(finding)
+                if not as_json:
+                    _print(finding)
+        if as_json:
+            typer.echo(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False))
+    is_bad = any(finding.state == "bad" for finding in findings)
+    raise typer.Exit(ExitCode.ERROR if is_bad else ExitCode.OK)
+
+
+def _print(finding: Finding) -> None:
+    marks = {"ok": "ok  ", "missing": "-   ", "bad": "BAD "}
+    typer.echo(f"{marks[finding.state]} {finding.name:<12} {finding.text}")
+    if finding.way_out:
+        typer.echo(f"     {'':<12} {finding.way_out}")
+
+
+def _caught(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """What a check raises is what it found."""
+    try:
+        yield from check()
+    except ModuleNotFoundError as error:
+        yield Finding(
+            str(error.name), "missing", "not installed", "pip install 'gristmill[all]' has it."
+        )
+    except GristmillError as error:
+        yield Finding(check.__name__.strip("_<>"), "bad", str(error))
+
+
+def _versions() -> Iterator[Finding]:
+    told = f"{version('gristmill')}, Python {platform.python_version()} on {platform.system()}"
+    yield Finding("gristmill", "ok", told)
+    for package, extra in _PACKAGES.items():
+        try:
+            yield Finding(package, "ok", version(package))
+        except PackageNotFoundError:
+            yield Finding(
+                package,
+                "missing",
+                "not installed",
+                f"Only for some commands: pip install 'gristmill[{extra}]'.",
+            )
+
+
+def _settings() -> Iterator[Finding]:
+    from gristmill.cli.settings_from import settings_from
+    from gristmill.client.options import config_file, read_profiles
+
+    try:
+        settings_from()
+        yield Finding("settings", "ok", "all GRISTMILL_ variables can be read")
+    except GristmillError as error:
+        yield Finding("settings", "bad", str(error))
+    path = config_file()
+    try:
+        profiles = read_profiles(path)
+    except GristmillError as error:
+        yield Finding("profiles", "bad", str(error))
+        return
+    if not profiles:
+        yield Finding("profiles", "missing", f"none in {path}", "`gristmill login` makes one.")
+    elif sys.platform != "win32" and path.stat().st_mode & 0o077:
+        yield Finding("profiles", "bad", f"{path} can be read by others", f"chmod 600 {path}")
+    else:
+        yield Finding("profiles", "ok", f"{', '.join(profiles)} in {path}")
+
+
+def _service(base_url: str | None, profile: str | None) -> Iterator[Finding]:
+    import httpx2
+
+    from gristmill.client import APIError, AuthenticationError, Client, MissingApiKey
+    from gristmill.client.options import checked_base_url, find_address
+
+    address = find_address(base_url=base_url, profile=profile)
+    url = checked_base_url(address.base_url.value)
+    try:
+        ready = httpx2.get(f"{url.removesuffix('/v1')}/readyz", timeout=10)
+    except httpx2.HTTPError as error:
+        is_asked = address.base_url.source != "default"
+        yield Finding(
+            "service",
+            "bad" if is_asked else "missing",
+            f"{url} does not answer: {error}",
+            "Start one with `gristmill up --model M`, or give --base-url.",
+        )
+        return
+    state = "ok" if ready.status_code == 200 else "bad"
+    yield Finding("service", state, f"{url} answers {ready.status_code}")
+    try:
+        with Client(base_url=base_url, profile=profile, max_retries=0) as client:
+            names = [model.id for model in client.models.list()]
+    except MissingApiKey as error:
+        yield Finding("key", "bad", "there is none", str(error))
+    except AuthenticationError:
+        yield Finding(
+            "key",
+            "bad",
+            f"the one of {address.api_key.source} is refused",
+            "Run `gristmill login`.",
+        )
+    except APIError as error:
+        yield Finding("key", "bad", str(error))
+    else:
+        yield Finding("key", "ok", f"the one of {address.api_key.source} is live")
+        told = ", ".join(names) or "none"
+        way_out = "" if names else "Start `gristmill control … --model M` and a worker."
+        yield Finding("models", "ok" if names else "bad", told, way_out)
+
+
+def _ledger(url: str) -> Iterator[Finding]:
+    from gristmill.ledger.open import open_ledger
+
+    ledger = open_ledger(url)
+    ledger.close()
+    yield Finding("ledger", "ok", "opened, and its schema is this version's")
+
+
+def _queue(url: str) -> Iterator[Finding]:
+    from gristmill.cli.settings_from import settings_from
+    from gristmill.queues.open import open_queue
+
+    queue = open_queue(url, settings_from().lease_s)
+    queue.close()
+    yield Finding("queue", "ok", "answers")
+
+
+def _store(url: str) -> Iterator[Finding]:
+    from gristmill.stores.open import open_store
+
+    open_store(url).probe()
+    yield Finding("store", "ok", "writes, reads, lists and removes")
+
+
+def _device(model: str | None) -> Iterator[Finding]:
+    from gristmill.cli.settings_from import settings_from
+    from gristmill.compute import find_device
+
+    settings = settings_from()
+    with suppress(GristmillError):
+        yield Finding("device", "ok", find_device(settings.device))
+    if model is not None:
+        from gristmill.local.find import find_local_model
+
+        found, _ = find_local_model(model, settings=settings, revision=None, served_names=())
+        yield Finding("model", "ok", f"{found.name}: up to {found.max_model_len} tokens")

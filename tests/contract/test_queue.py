@@ -167,6 +167,42 @@ def test_stats_of_a_lane_that_was_never_used_are_zero(backend: Backend) -> None:
     assert (stats.visible, stats.leased, stats.dead, stats.oldest_age_s) == (0, 0, 0, None)
 
 
+def test_a_message_for_a_lane_that_nobody_listens_on_goes_nowhere(backend: Backend) -> None:
+    backend.queue.send("run-1", b"too early", makes_lane=False)
+    before = backend.queue.receive("run-1", 1, 0)
+    backend.queue.send("run-1", b"heard", makes_lane=False)
+
+    assert before == []
+    assert bodies(take_all(backend.queue, "run-1")) == [b"heard"]
+
+
+def test_a_lane_that_is_removed_is_gone_with_all_that_lay_on_it(backend: Backend) -> None:
+    for body in (b"held", b"waiting"):
+        backend.queue.send("run-1", body, message_id=body.decode())
+    backend.queue.send("bulk", b"stays")
+    (lease,) = backend.queue.receive("run-1", 1, 0)
+
+    backend.queue.remove_lane("run-1")
+    backend.queue.remove_lane("run-1")  # there is none any more
+
+    stats = backend.queue.stats("run-1")
+    assert (stats.visible, stats.leased, stats.dead) == (0, 0, 0)
+    assert backend.queue.renew([lease]) == set()
+    backend.queue.ack(lease)
+    backend.queue.send("run-1", b"too late", makes_lane=False)
+    assert take_all(backend.queue, "run-1") == []
+    assert bodies(take_all(backend.queue)) == [b"stays"]
+
+
+def test_a_lane_that_is_used_again_after_its_removal_is_a_new_one(backend: Backend) -> None:
+    backend.queue.send("run-1", b"old", message_id="same")
+    backend.queue.remove_lane("run-1")
+
+    backend.queue.send("run-1", b"new", message_id="same")
+
+    assert bodies(take_all(backend.queue, "run-1")) == [b"new"]
+
+
 def test_a_waiting_receiver_wakes_when_a_message_is_sent(backend: Backend) -> None:
     received: list[Lease] = []
     waiters = [
@@ -202,6 +238,7 @@ def test_a_lane_that_not_every_server_can_have_is_refused(backend: Backend, lane
         lambda: backend.queue.send(lane, b"a"),
         lambda: backend.queue.receive(["bulk", lane], 1, 0),
         lambda: backend.queue.stats(lane),
+        lambda: backend.queue.remove_lane(lane),
     ):
         with pytest.raises(QueueRefused, match="no name of a Lane"):
             call()

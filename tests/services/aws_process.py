@@ -1,6 +1,8 @@
 """Runs moto's server with a clock that can be put forward: `aws_process.py PORT FILE`.
 
-FILE holds the seconds by which the clock of SQS is ahead, and is read again at each look.
+FILE holds the seconds by which the clock of SQS is ahead, and is read again at each look. The 12
+hours for which SQS hides a message count from its newest receive, as on AWS; moto has them from
+the send.
 """
 
 from __future__ import annotations
@@ -8,9 +10,37 @@ from __future__ import annotations
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import moto.core.utils
 import moto.server
+from moto.core.utils import unix_time_millis
+from moto.sqs.models import Message, SQSBackend
+
+
+def count_twelve_hours_from_the_receive() -> None:
+    mark_received, change = Message.mark_received, SQSBackend.change_message_visibility
+
+    def mark_and_note(message: Any, *args: Any, **kwargs: Any) -> None:
+        mark_received(message, *args, **kwargs)
+        message.received_at_ms = unix_time_millis()
+
+    def change_by_receive(
+        backend: Any, queue_name: str, receipt_handle: str, visibility_timeout: int
+    ) -> None:
+        messages = backend.get_queue(queue_name)._messages
+        held = [message for message in messages if message.had_receipt_handle(receipt_handle)]
+        sent = [message.sent_timestamp for message in held]
+        for message in held:
+            message.sent_timestamp = message.received_at_ms
+        try:
+            change(backend, queue_name, receipt_handle, visibility_timeout)
+        finally:
+            for message, at_ms in zip(held, sent, strict=True):
+                message.sent_timestamp = at_ms
+
+    Message.mark_received = mark_and_note  # type: ignore[method-assign]
+    SQSBackend.change_message_visibility = change_by_receive  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -21,6 +51,7 @@ def main() -> None:
         return true_time() + timedelta(seconds=float(clock.read_text() or 0))
 
     moto.core.utils.utcnow = utcnow
+    count_twelve_hours_from_the_receive()
     moto.server.main(["-H", "127.0.0.1", "-p", port])
 
 

@@ -75,7 +75,7 @@ def redis(name: str) -> Iterator[Backend]:
 
 
 @contextmanager
-def sqs() -> Iterator[Backend]:
+def sqs(lease_s: float = 60.0) -> Iterator[Backend]:
     from gristmill.queues.sqs import SqsQueue, open_url
 
     with running_aws() as aws:
@@ -84,7 +84,7 @@ def sqs() -> Iterator[Backend]:
         ahead = Clock(0.0)
 
         def connect() -> Queue:
-            clients.append(open_url(url, 60.0, clock=lambda: time.monotonic() + ahead()))
+            clients.append(open_url(url, lease_s, clock=lambda: time.monotonic() + ahead()))
             return clients[-1]
 
         def advance(seconds: float) -> None:

@@ -22,7 +22,7 @@ from gristmill.queues.base import Queue
 from gristmill.stores.base import Store
 from gristmill.stores.keys import segment_key
 from gristmill.stores.segments import bell_of
-from gristmill.types import Bell, Checkpoint, Segment
+from gristmill.types import CONTROL_LANE, Bell, Checkpoint, Segment
 from gristmill.wire import encode_bell, encode_segment
 from gristmill_worker.attempt import Attempt
 
@@ -201,7 +201,8 @@ class Outbox:
     def ring(self, lane: str, bell: Bell) -> None:
         def send() -> None:
             crash_points.at("ringing", attempt=bell.attempt_id, seq=bell.seq)
-            self._queue.send(lane, encode_bell(bell))
+            # The Lane of one run goes away with it: who rings late, rings for nobody.
+            self._queue.send(lane, encode_bell(bell), makes_lane=lane == CONTROL_LANE)
             crash_points.at("rang", attempt=bell.attempt_id, seq=bell.seq)
 
         self.call("ring", send)

@@ -23,7 +23,7 @@ from gristmill.local.find import find_local_model
 from gristmill.local.input_file import InputFile
 from gristmill.local.result_files import publish
 from gristmill.local.values import Phase, Progress, RunConfig, Summary
-from gristmill.local.where import hear_only_of, open_control, remove_from_store
+from gristmill.local.where import hear_only_of, open_control, remove_from_store, remove_lane
 from gristmill.local.work_folder import TENANT_ID, WorkFolder, check_same_run
 from gristmill.local.worker_thread import WorkerThread
 from gristmill.models import Model
@@ -64,9 +64,11 @@ def run(
         answer = run.answer_elsewhere if build_worker is None else partial(run.answer, build_worker)
         has_ended = run.read() and answer() and run.write()
         summary = run.summary(has_ended=has_ended)
-        if summary.status != "interrupted" and not config.keep_work:
-            run.remove()
-            folder.remove()
+        if summary.status != "interrupted":
+            run.hang_up()
+            if not config.keep_work:
+                run.remove()
+                folder.remove()
     return summary
 
 
@@ -204,11 +206,16 @@ class _Run:
         self._running_ended = time.monotonic()
         return self._is_answered()
 
+    def hang_up(self) -> None:
+        """Take the Lane away on which workers rang for this run alone."""
+        if self._config.fleet is not None:
+            remove_lane(self._control)
+            self._control.queue.close()
+
     def remove(self) -> None:
         """What the run has left in a store that it shares with others."""
         if self._config.fleet is not None:
             remove_from_store(self._control.store, self._batch)
-            self._control.queue.close()
 
     def write(self) -> bool:
         """Finalize, and put the result files where the caller wants them."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from contextlib import suppress
 from dataclasses import replace
 
+from gristmill.control.accept import take_bells
 from gristmill.control.base import Control
+from gristmill.errors import GristmillError, QueueError
 from gristmill.ledger.batch import Batch
 from gristmill.local.values import RunConfig
 from gristmill.local.work_folder import TENANT_ID, WorkFolder
@@ -13,6 +17,8 @@ from gristmill.process.connect import connect
 from gristmill.queues.memory import MemoryQueue
 from gristmill.stores.base import Store
 from gristmill.stores.keys import batch_key, batch_prefix, file_key
+
+log = logging.getLogger(__name__)
 
 
 def open_control(config: RunConfig, folder: WorkFolder) -> Control:
@@ -27,7 +33,19 @@ def open_control(config: RunConfig, folder: WorkFolder) -> Control:
 
 def hear_only_of(control: Control, batch: Batch) -> Control:
     """With a Lane of its own for Bells: other runs on the same queue hear of theirs."""
-    return replace(control, control_lane=batch.run_id)
+    own = replace(control, control_lane=batch.run_id)
+    # Workers ring only where somebody listens. Should it fail, the first look for Bells does it.
+    with suppress(GristmillError):
+        take_bells(own)
+    return own
+
+
+def remove_lane(control: Control) -> None:
+    """Take the Lane of `hear_only_of` off the queue. What cannot be removed costs nothing there."""
+    try:
+        control.queue.remove_lane(control.control_lane)
+    except QueueError as error:
+        log.warning("lane left behind lane=%s reason=%s", control.control_lane, error)
 
 
 def remove_from_store(store: Store, batch: Batch) -> None:

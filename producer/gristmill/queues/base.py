@@ -75,6 +75,7 @@ class Queue(Protocol):
         num_rows: int = 1,
         num_tokens: int = 0,
         tenant_id: str = "",
+        makes_lane: bool = True,
     ) -> None:
         """Put a message at the end of a Lane: at most MAX_BODY_BYTES of UTF-8 text.
 
@@ -84,6 +85,9 @@ class Queue(Protocol):
         be able to ring past a holder that hangs. Servers that cannot tell (SQS) may double the
         message. `num_rows` and `num_tokens` are what `receive` measures; `tenant_id` lets servers
         that can (SQS) be fair between tenants.
+
+        A Lane is made by whoever uses it first, unless `makes_lane` is False: then the message goes
+        nowhere, because nobody has listened on that Lane, or nobody does any more.
         """
 
     def receive(
@@ -97,7 +101,8 @@ class Queue(Protocol):
     ) -> list[Lease]:
         """Take messages off the first Lane that has any ready, then off the next; oldest first.
 
-        Waits at most `wait_s` for the first message, and for no second one. Takes no more than
+        Waits at most `wait_s` (SQS: the next whole second) for the first message, and for no
+        second one. Takes no more than
         `max_messages`, and the rest only while they fit together into `max_rows` and `max_tokens`;
         the first one is taken even if it does not, or a large message would wait for ever. With no
         room at all (a limit of 0 or less) nothing is taken.
@@ -122,6 +127,9 @@ class Queue(Protocol):
         """
 
     def stats(self, lane: str) -> LaneStats: ...
+
+    def remove_lane(self, lane: str) -> None:
+        """Take a Lane away, with all that lies on it; no error when there is none."""
 
     def close(self) -> None:
         """Let go of connections. Leases that are held stay as they are, and end in time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -31,13 +32,22 @@ class _Message:
     #: When it may be received: at once, after a delay, or when its Lease ends.
     visible_at: float
     lease_id: str | None = None
+    #: Its Lease ends then at the latest, whatever is renewed.
+    held_until: float = math.inf
 
 
 class MemoryQueue:
     """Messages keep the order in which they were sent, also when they come back."""
 
-    def __init__(self, lease_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        lease_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        max_hold_s: float = math.inf,
+    ) -> None:
         self._lease_s = lease_s
+        self._max_hold_s = max_hold_s
         self._clock = clock
         self._lanes: dict[str, dict[int, _Message]] = {}
         self._leased: dict[str, int] = {}
@@ -60,10 +70,13 @@ class MemoryQueue:
         num_rows: int = 1,
         num_tokens: int = 0,
         tenant_id: str = "",
+        makes_lane: bool = True,
     ) -> None:
         check_lane(lane)
         check_body(body)
         with self._changed:
+            if not makes_lane and lane not in self._lanes:
+                return
             now = self._clock()
             message = _Message(message_id, body, num_rows, num_tokens, now, visible_at=now)
             if message_id is not None:
@@ -86,6 +99,8 @@ class MemoryQueue:
         names = as_lanes(lanes)
         give_up_at = time.monotonic() + wait_s
         with self._changed:
+            for lane in names:
+                self._lanes.setdefault(lane, {})
             while not (leases := self._take(names, Room(max_messages, max_rows, max_tokens))):
                 remaining = give_up_at - time.monotonic()
                 if remaining <= 0:
@@ -98,7 +113,7 @@ class MemoryQueue:
         with self._changed:
             owned = {lease.id: message for lease in leases if (message := self._owned(lease))}
             for message in owned.values():
-                message.visible_at = self._clock() + self._lease_s
+                message.visible_at = min(self._clock() + self._lease_s, message.held_until)
             return set(owned)
 
     def ack(self, *leases: Lease) -> bool:
@@ -136,6 +151,14 @@ class MemoryQueue:
                 oldest_age_s=self._clock() - min(waiting) if waiting else None,
             )
 
+    def remove_lane(self, lane: str) -> None:
+        check_lane(lane)
+        with self._changed:
+            for message in self._lanes.pop(lane, {}).values():
+                self._leased.pop(message.lease_id or "", None)
+                self._newest.pop((lane, message.id or ""), None)
+            self._dead.pop(lane, None)
+
     def close(self) -> None:
         """Nothing to let go of."""
 
@@ -151,9 +174,11 @@ class MemoryQueue:
                 if message.lease_id is not None:
                     del self._leased[message.lease_id]
                 message.visible_at = now + self._lease_s
+                # One Lease more, so that there is time to give it back.
+                message.held_until = now + self._max_hold_s + self._lease_s
                 message.lease_id = f"{number}-{next(self._numbers)}"
                 self._leased[message.lease_id] = number
-                leases.append(Lease(message.lease_id, lane, message.body))
+                leases.append(Lease(message.lease_id, lane, message.body, self._max_hold_s))
         return leases
 
     def _owned(self, lease: Lease) -> _Message | None:

@@ -108,11 +108,13 @@ class RedisQueue:
         num_rows: int = 1,
         num_tokens: int = 0,
         tenant_id: str = "",
+        makes_lane: bool = True,
     ) -> None:
         check_lane(lane)
         check_body(body)
         keys = self._keys(lane, "messages", "ids")
-        self._run("send", keys, GROUP, body, message_id or "", num_rows, num_tokens)
+        sizes = (num_rows, num_tokens)
+        self._run("send", keys, GROUP, body, message_id or "", *sizes, int(makes_lane))
 
     def receive(
         self,
@@ -170,6 +172,11 @@ class RedisQueue:
             "stats", self._keys(lane, "messages", "dead"), GROUP
         )
         return LaneStats(visible, leased, dead, None if age_ms < 0 else age_ms / 1000)
+
+    def remove_lane(self, lane: str) -> None:
+        check_lane(lane)
+        with self._server.asked_to("remove a lane"):
+            self._server.client.unlink(*self._keys(lane, "messages", "ids", "dead"))
 
     def close(self) -> None:
         self._server.close()

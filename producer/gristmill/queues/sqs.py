@@ -83,7 +83,6 @@ class SqsQueue:
         lease_s: int,
         *,
         clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """`polls` waits for messages, so its timeout is longer than that of `calls`."""
         self._calls = calls
@@ -91,7 +90,6 @@ class SqsQueue:
         self._lanes = lanes
         self._lease_s = lease_s
         self._clock = clock
-        self._pause = pause
         self._leases = SqsLeases(lanes, lease_s, clock)
         self._knows_groups = True
 
@@ -108,6 +106,7 @@ class SqsQueue:
         num_rows: int = 1,
         num_tokens: int = 0,
         tenant_id: str = "",
+        makes_lane: bool = True,
     ) -> None:
         check_body(body)
 
@@ -123,7 +122,10 @@ class SqsQueue:
                 ask(url)
 
         with self._lanes.explained("sending to", lane):
-            self._on_lane(lane, ask)
+            if makes_lane:
+                self._on_lane(lane, ask)
+            else:
+                self._if_there(lane, ask)
 
     def receive(
         self,
@@ -134,6 +136,10 @@ class SqsQueue:
         max_rows: int | None = None,
         max_tokens: int | None = None,
     ) -> list[Lease]:
+        """SQS waits for whole seconds, so `wait_s` is rounded up.
+
+        Only with a wait does it look at all of its servers; without, it may miss what is there.
+        """
         names = as_lanes(lanes)
         room = Room(max_messages, max_rows, max_tokens)
         until = self._clock() + wait_s
@@ -142,13 +148,10 @@ class SqsQueue:
         while True:
             leases: list[Lease] = []
             for lane in names:
-                left_s = 0 if leases else max(0, int(until - self._clock()))
+                left_s = 0 if leases else max(0, math.ceil(until - self._clock()))
                 leases += self._take(lane, room, min(left_s, longest_s))
-            left = until - self._clock()
-            if leases or left <= 0 or room.is_none:
+            if leases or room.is_none or self._clock() >= until:
                 return leases
-            if left < 1:  # SQS waits for whole seconds only
-                self._pause(left)
             longest_s = max(1, longest_s)
 
     def renew(self, leases: Iterable[Lease]) -> set[str]:
@@ -211,6 +214,17 @@ class SqsQueue:
         self._lanes.forget(lane)
         return LaneStats(0, 0, 0, None)
 
+    def remove_lane(self, lane: str) -> None:
+        """Needs the permission DeleteQueue. SQS makes none of the same name for a minute."""
+        with self._lanes.explained("removing", lane):
+            for url in filter(None, self._lanes.existing_urls(lane)):
+                try:
+                    self._calls.delete_queue(QueueUrl=url)
+                except ClientError as error:
+                    if not is_gone(error):
+                        raise
+        self._lanes.forget(lane)
+
     def close(self) -> None:
         self._calls.close()
         self._polls.close()
@@ -265,6 +279,18 @@ class SqsQueue:
                 for id, held in batch.items()
             ],
         ).get("Failed", ())
+
+    def _if_there(self, lane: str, ask: Callable[[str], object]) -> None:
+        """Ask the queue of a Lane; without one, do nothing."""
+        url = self._lanes.existing_url(lane)
+        if url is None:
+            return
+        try:
+            ask(url)
+        except ClientError as error:
+            if not is_gone(error):
+                raise
+            self._lanes.forget(lane)
 
     def _on_lane(
         self, lane: str, ask: Callable[[str], T], *, queue_url: Callable[[str], str] | None = None

@@ -113,12 +113,16 @@ class SqsLanes:
 
     def existing_urls(self, lane: str) -> tuple[str | None, str | None]:
         """The queue of a Lane and that of its dead letters, each None when it is not there."""
+        return self.existing_url(lane), self.existing_url(lane, _DEAD)
+
+    def existing_url(self, lane: str, ending: str = "") -> str | None:
+        """The queue of a Lane, None when it is not there."""
         check_lane(lane)
+        key = lane + ending
         with self._lock:
-            for key in (lane, lane + _DEAD):
-                if key not in self._urls and (url := self._find(self._name(key))):
-                    self._urls[key] = url
-            return self._urls.get(lane), self._urls.get(lane + _DEAD)
+            if key not in self._urls and (url := self._find(self._name(key))):
+                self._urls[key] = url
+            return self._urls.get(key)
 
     def forget(self, lane: str) -> None:
         """Look the queue up again at its next use: somebody removed it."""

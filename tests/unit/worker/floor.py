@@ -9,7 +9,7 @@ from typing import Any
 from fake_engine import Clock, FakeEngine, fake_tokens
 from pipeline import PIN, TENANT, MemoryStore, make_job, worker_config
 
-from gristmill.queues.base import BULK_LANE, Lease
+from gristmill.queues.base import BULK_LANE, Lease, Queue
 from gristmill.queues.memory import MemoryQueue
 from gristmill.stores.keys import shard_key, stop_key
 from gristmill.stores.segments import list_segments, read_segment
@@ -27,9 +27,9 @@ class JournalQueue(MemoryQueue):
         super().__init__(LEASE_S, clock)
         self.journal = journal
 
-    def send(self, lane: str, body: bytes) -> None:
+    def send(self, lane: str, body: bytes, **options: Any) -> None:
         self.journal.append(f"send {lane}")
-        super().send(lane, body)
+        super().send(lane, body, **options)
 
     def ack(self, lease: Lease) -> bool:
         self.journal.append(f"ack {lease.lane}")
@@ -43,11 +43,11 @@ class JournalQueue(MemoryQueue):
 class Floor:
     """A queue and a store, and Workers that come and go."""
 
-    def __init__(self) -> None:
-        self.clock = Clock()
+    def __init__(self, queue: Queue | None = None, clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
         self.journal: list[str] = []
         self.store = MemoryStore(self.journal)
-        self.queue = JournalQueue(self.journal, self.clock)
+        self.queue = queue or JournalQueue(self.journal, self.clock)
         #: (prompt, position) of every token that any Worker has decoded.
         self.decoded: Counter[tuple[tuple[int, ...], int]] = Counter()
 

@@ -1,7 +1,9 @@
 -- Put a message at the end of a Lane, unless one of the same id waits there.
--- KEYS stream, ids; ARGV group, body, message id or '', rows, tokens
+-- KEYS stream, ids; ARGV group, body, message id or '', rows, tokens, 1 to make the Lane if need be
 local stream, ids, group = KEYS[1], KEYS[2], ARGV[1]
 local body, id, rows, tokens = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+
+if ARGV[6] == '0' and redis.call('EXISTS', stream) == 0 then return 0 end
 
 local function waits(entry)
   if not fields_of(stream, entry) then return false end

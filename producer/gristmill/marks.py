@@ -7,11 +7,12 @@ from enum import StrEnum
 
 
 class CloseReason(StrEnum):
-    """Why an Attempt is over: all is answered, or its Worker drained, lost the Lease, or was told
-    that the batch has ended."""
+    """Why an Attempt is over: all is answered, or its Worker drained, could hold the Lease no
+    longer (SQS: 12 hours), lost it, or was told that the batch has ended."""
 
     DONE = "done"
     DRAINED = "drained"
+    RELEASED = "released"
     FENCED = "fenced"
     STOPPED = "stopped"
 

@@ -119,7 +119,7 @@ def _check_tokens(attempts: Attempts, report: Report) -> None:
                     report.num_again += 1
                     report.num_again_after_sigterm += seen[token] == "drained"
                 mine.add(token)
-            if attempt.closed in ("done", "drained"):
+            if attempt.closed in ("done", "drained", "released"):
                 _check_closing(attempt, mine, report)
             seen |= dict.fromkeys(mine, attempt.closed)
 

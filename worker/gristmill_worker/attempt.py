@@ -22,8 +22,8 @@ _FIRST_FLUSH_S = 1.0
 _MAX_EXPECTED_OUTPUT = 256
 _CRASHED = RowError(
     "worker_crashed",
-    "Two workers died while they computed this row and no other. It is not tried again; the other "
-    "rows of the batch are not affected.",
+    "Workers died again and again while they computed this row and no other. It is not tried "
+    "again; the other rows of the batch are not affected.",
     type="server_error",
 )
 
@@ -67,6 +67,8 @@ class Attempt:
         self.is_storing = False
         self._condemned = verdict.condemned - progress.finished
         self._suspected = verdict.suspected
+        #: Whether the Store knows of a token of the Job that runs alone, from this Attempt.
+        self._alone_has_shown = False
         self._order = 1 + max((trace.mark.order for trace in progress.traces), default=0)
         #: Choices that have ended, of Jobs of which others still run.
         self._ended: dict[int, dict[int, Finished]] = {}
@@ -74,13 +76,15 @@ class Attempt:
         self._results: list[RowResult] = []
         self._flushed_at = now
         self._num_flushes = 0
-        for job_idx, job in enumerate(shard.jobs):
-            if job_idx not in progress.finished | verdict.condemned:
-                for choice_idx in computed_choices(job):
-                    resume = progress.generated.get((job_idx, choice_idx), NOTHING)
-                    seq_id = f"{self.id}/{job_idx}/{choice_idx}"
-                    self.running[seq_id] = (job_idx, choice_idx)
-                    self.waiting.append(Start(seq_id, of_choice(job, choice_idx), resume))
+        left = set(range(len(shard.jobs))) - progress.finished - verdict.condemned
+        # What may kill its worker runs when the rest is done (`evidence` says what that proves).
+        for job_idx in sorted(left, key=lambda idx: (self._suspected.get(idx, 0), idx)):
+            job = shard.jobs[job_idx]
+            for choice_idx in computed_choices(job):
+                resume = progress.generated.get((job_idx, choice_idx), NOTHING)
+                seq_id = f"{self.id}/{job_idx}/{choice_idx}"
+                self.running[seq_id] = (job_idx, choice_idx)
+                self.waiting.append(Start(seq_id, of_choice(job, choice_idx), resume))
 
     @property
     def is_done(self) -> bool:
@@ -104,8 +108,12 @@ class Attempt:
             for idx in sorted(self._condemned)
         ]
         if self.is_isolated:
-            self.alone = self.next_alone
+            self.begin_alone()
         return self._next_segment({}, at=at, closed=None)
+
+    def begin_alone(self) -> None:
+        """The next Job has its turn in isolation. A Segment has to say so before it runs."""
+        self.alone, self._alone_has_shown = self.next_alone, False
 
     def finish(self, finished: Finished, *, at: int) -> list[str]:
         """A Sequence has come to its end, at the Unix time `at`.
@@ -141,7 +149,7 @@ class Attempt:
         """Whether it is time for a Segment; sooner when rows have finished."""
         if self.is_storing:
             return False
-        if self.alone in self._suspected:
+        if self.alone is not None and (self.alone in self._suspected or not self._alone_has_shown):
             return True
         interval_s = flush_interval_s if self._results else quiet_interval_s
         if not self._num_flushes:
@@ -180,7 +188,9 @@ class Attempt:
     ) -> Segment:
         results, self._results = self._results, []
         mark = Mark(at, self._order, closed, self.alone)
-        return self._writer.next(results, running, mark)
+        segment = self._writer.next(results, running, mark)
+        self._alone_has_shown |= any(c.job_idx == self.alone for c in segment.checkpoints)
+        return segment
 
 
 def expected_tokens(shard: Shard) -> int:

@@ -10,7 +10,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -21,11 +20,11 @@ from gristmill.queues.base import Lease, Queue
 from gristmill.stores.base import Store
 from gristmill.stores.keys import segment_key
 from gristmill.stores.segments import bell_of
-from gristmill.types import Shard, ShardPointer
 from gristmill.wire import encode_segment
-from gristmill_worker.attempt import Attempt, expected_tokens
+from gristmill_worker.attempt import Attempt
 from gristmill_worker.evidence import DEATHS, DEATHS_IN_ONE_PROCESS, Verdict, find_live, judge
 from gristmill_worker.leases import LeaseKeeper
+from gristmill_worker.load import Fetched, Load
 from gristmill_worker.outbox import Outbox
 from gristmill_worker.segments import ShardProgress, read_shard_progress
 from gristmill_worker.shard_reader import Names, ShardReader, names
@@ -35,25 +34,6 @@ log = logging.getLogger(__name__)
 #: While there is work, a Lane that was empty is asked again after so long.
 _POLL_INTERVAL_S = 0.5
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 5.0
-
-
-@dataclass(slots=True)
-class Load:
-    """What the engine loop has taken over, as it last said."""
-
-    num_attempts: int = 0
-    num_rows: int = 0
-    num_tokens: int = 0
-    is_isolated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Fetched:
-    """A Shard under a Lease that no Attempt has opened yet."""
-
-    lease: Lease
-    pointer: ShardPointer
-    shard: Shard
 
 
 class Intake:
@@ -95,11 +75,12 @@ class Intake:
         self.trouble = ""
         #: When it last had something or found something.
         self.busy_at = monotonic()
-        self._fetched: deque[_Fetched] = deque()
+        self._fetched: deque[Fetched] = deque()
         #: Whether the first Shard fetched waits until nothing else runs here.
         self._is_making_way = False
         self._poll_at = monotonic()
         self._retry_s = _FIRST_RETRY_S
+        self._failing_since: float | None = None
         self._look_at = monotonic()
         self._closing = threading.Event()
         self._more = threading.Event()
@@ -174,18 +155,28 @@ class Intake:
             return False
         try:
             self._look_for_stops()
+            self._give_back_what_waited_long()
             if self._wants_to_open():
                 self._open(self._fetched[0])
                 return True
             return self._wants_to_fetch() and self._fetch()
         except GristmillError as error:
-            if not error.retryable:
+            if not error.retryable or self._has_lost_patience():
                 raise
             log.warning("outage what=intake retry_s=%.1f reason=%s", self._retry_s, error)
             self.trouble = str(error)
             self._poll_at = self._monotonic() + self._retry_s
             self._retry_s = min(2 * self._retry_s, _LAST_RETRY_S)
             return False
+
+    def _has_lost_patience(self) -> bool:
+        now = self._monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        return now - self._failing_since >= self._config.patience_s
+
+    def _recover(self) -> None:
+        self.trouble, self._retry_s, self._failing_since = "", _FIRST_RETRY_S, None
 
     def _wants_to_open(self) -> bool:
         load = self.load
@@ -204,14 +195,10 @@ class Intake:
         return self._room_rows() > 0 and self._room_tokens() != 0
 
     def _room_rows(self) -> int:
-        fetched = sum(len(fetched.shard.jobs) for fetched in self._fetched)
-        return 2 * self._max_rows - self.load.num_rows - fetched
+        return self.load.room_rows(self._max_rows, self._fetched)
 
     def _room_tokens(self) -> int | None:
-        if self._max_tokens is None:
-            return None
-        fetched = sum(expected_tokens(fetched.shard) for fetched in self._fetched)
-        return max(2 * self._max_tokens - self.load.num_tokens - fetched, 0)
+        return self.load.room_tokens(self._max_tokens, self._fetched)
 
     def _fetch(self) -> bool:
         now = self._monotonic()
@@ -224,7 +211,7 @@ class Intake:
             max_rows=self._room_rows(),
             max_tokens=self._room_tokens(),
         )
-        self.trouble, self._retry_s = "", _FIRST_RETRY_S
+        self._recover()
         if not received:
             if not may_wait:
                 self._poll_at = now + _POLL_INTERVAL_S
@@ -247,9 +234,9 @@ class Intake:
             return
         crash_points.at("fetched", lease=lease.id, shard=found[0].n)
         self.under_way.add(names(found[0]))
-        self._fetched.append(_Fetched(lease, *found))
+        self._fetched.append(Fetched(lease, *found))
 
-    def _open(self, fetched: _Fetched) -> None:
+    def _open(self, fetched: Fetched) -> None:
         """Begin an Attempt, unless there is nothing left to do, or another has begun one."""
         if not self._leases.is_safe(fetched.lease):
             log.warning("lease lost before its turn came shard=%d", fetched.pointer.n)
@@ -266,7 +253,7 @@ class Intake:
                 self._release(fetched, self._queue.lease_s)
                 return
         num_deaths = DEATHS_IN_ONE_PROCESS if self._config.is_sole else DEATHS
-        verdict = judge(progress.traces, num_deaths=num_deaths)
+        verdict = judge(progress.traces, num_jobs=len(shard.jobs), num_deaths=num_deaths)
         if verdict.is_isolated and self.load.num_attempts and not is_done:
             self._make_way_for(fetched)
             return
@@ -279,7 +266,7 @@ class Intake:
             return
         self._begin(fetched, progress, verdict)
 
-    def _begin(self, fetched: _Fetched, progress: ShardProgress, verdict: Verdict) -> None:
+    def _begin(self, fetched: Fetched, progress: ShardProgress, verdict: Verdict) -> None:
         now = self._monotonic()
         attempt = Attempt(fetched.shard, fetched.pointer, fetched.lease, progress, verdict, now=now)
         segment = attempt.opening(at=self._wall())
@@ -299,21 +286,29 @@ class Intake:
         )
         self._fetched.remove(fetched)
         self._is_making_way = False
+        self._recover()
         self.opened.append(attempt)
         self.wake()
 
-    def _make_way_for(self, fetched: _Fetched) -> None:
+    def _make_way_for(self, fetched: Fetched) -> None:
         """What kills its worker may run when nothing else does; the rest is for others."""
-        self._is_making_way = True
         for other in [other for other in self._fetched if other is not fetched]:
             self._release(other, 0.0)
+        self._is_making_way = True
 
-    def _release(self, fetched: _Fetched, delay_s: float) -> None:
+    def _give_back_what_waited_long(self) -> None:
+        """What the queue lets nobody hold for longer, somebody may receive again."""
+        for fetched in [f for f in self._fetched if self._leases.is_at_its_end(f.lease)]:
+            log.info("shard given back, its lease cannot last longer shard=%d", fetched.pointer.n)
+            self._release(fetched, 0.0)
+
+    def _release(self, fetched: Fetched, delay_s: float) -> None:
         self._outbox.call("release", lambda: self._queue.release(fetched.lease, delay_s))
         self._forget(fetched)
 
-    def _forget(self, fetched: _Fetched) -> None:
+    def _forget(self, fetched: Fetched) -> None:
         self._fetched.remove(fetched)
+        self._is_making_way = False
         self._leases.drop(fetched.lease)
         self.under_way.discard(names(fetched.pointer))
 
@@ -328,3 +323,4 @@ class Intake:
             if self._reader.has_ended(tenant_id, batch_id):
                 self.stopped.add((tenant_id, batch_id))
                 self.wake()
+            self._recover()

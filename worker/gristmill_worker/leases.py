@@ -29,6 +29,8 @@ class _Held:
     lease: Lease
     #: Monotonic time before the call that began or renewed the Lease.
     since: float
+    #: The same for the call that began it.
+    began: float
     lost: bool = False
 
 
@@ -74,7 +76,7 @@ class LeaseKeeper:
     def add(self, lease: Lease, *, since: float) -> None:
         """Keep a Lease alive that was received by a call made at `since`."""
         with self._lock:
-            self._held[lease.id] = _Held(lease, since)
+            self._held[lease.id] = _Held(lease, since, since)
 
     def drop(self, lease: Lease) -> None:
         with self._lock:
@@ -88,6 +90,12 @@ class LeaseKeeper:
                 return False
             held.lost = self._clock() - held.since >= self._queue.lease_s * (1 - _MARGIN)
             return not held.lost
+
+    def is_at_its_end(self, lease: Lease) -> bool:
+        """Whether the queue lets it be held no longer, however often it is renewed (SQS)."""
+        with self._lock:
+            held = self._held.get(lease.id)
+            return held is not None and self._clock() - held.began >= lease.max_hold_s
 
     def beat(self) -> None:
         """The engine loop is alive."""

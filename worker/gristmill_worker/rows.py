@@ -63,7 +63,7 @@ class EngineRows:
             return
         if attempt.next_alone != attempt.alone:
             if not self._engine.num_live:
-                attempt.alone = attempt.next_alone
+                attempt.begin_alone()
                 mark(attempt)
             return
         while attempt.next_alone == attempt.alone and self._has_room():

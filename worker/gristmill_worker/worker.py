@@ -19,8 +19,9 @@ from gristmill.stores.base import Store
 from gristmill_worker.attempt import Attempt
 from gristmill_worker.engine.base import Engine
 from gristmill_worker.evidence import PRESENCE
-from gristmill_worker.intake import Intake, Load
+from gristmill_worker.intake import Intake
 from gristmill_worker.leases import LeaseKeeper
+from gristmill_worker.load import Load
 from gristmill_worker.outbox import Outbox
 from gristmill_worker.rows import EngineRows
 from gristmill_worker.shard_reader import names
@@ -105,6 +106,7 @@ class Worker:
         self.leases.beat()
         self._fence_lost()
         self._stop_ended()
+        self._release_at_their_end()
         self._take_opened()
         self._rows.fill(self._attempts, self._flush)
         if not self._rows.num_live and self._intake.is_threaded:
@@ -122,6 +124,8 @@ class Worker:
         """Save everything that is under way and give the Leases back."""
         self._is_draining = True
         self._intake.give_back()
+        while self._intake.opened:
+            self._take_over()
         for attempt in list(self._attempts):
             self._close(attempt, CloseReason.DRAINED)
         self._outbox.wait_until_empty(self._beat)
@@ -150,11 +154,14 @@ class Worker:
             self._intake.pump()
             if not self._intake.opened:
                 return
-            attempt = self._intake.opened[0]
-            self._attempts.append(attempt)
-            self._rows.count_resumed(attempt)
-            self._tell_load()
-            self._intake.opened.popleft()
+            self._take_over()
+
+    def _take_over(self) -> None:
+        attempt = self._intake.opened[0]
+        self._attempts.append(attempt)
+        self._rows.count_resumed(attempt)
+        self._tell_load()
+        self._intake.opened.popleft()
 
     def _flush_due(self) -> None:
         now = self._monotonic()
@@ -221,6 +228,12 @@ class Worker:
         for attempt in list(self._attempts) if self._intake.stopped else ():
             if names(attempt.pointer)[:2] in self._intake.stopped:
                 self._close(attempt, CloseReason.STOPPED)
+
+    def _release_at_their_end(self) -> None:
+        """What can be held no longer is checkpointed and given back; who receives it goes on."""
+        for attempt in list(self._attempts):
+            if self.leases.is_at_its_end(attempt.lease):
+                self._close(attempt, CloseReason.RELEASED)
 
     def _tell_load(self) -> None:
         self._intake.tell(

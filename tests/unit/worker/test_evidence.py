@@ -11,7 +11,14 @@ from pipeline import make_job
 
 from gristmill.marks import CloseReason, Mark
 from gristmill.queues.base import BULK_LANE
-from gristmill_worker.evidence import Trace, find_live, judge
+from gristmill_worker.evidence import (
+    MOST_DEATHS,
+    Trace,
+    Verdict,
+    deaths_that_prove,
+    find_live,
+    judge,
+)
 from gristmill_worker.worker import Worker
 
 
@@ -24,36 +31,67 @@ def closed(*, alone: int | None = None) -> Trace:
     return Trace("att", Mark(alone=alone, closed=CloseReason.DRAINED))
 
 
+def neighbours_lived(num_rows: int) -> Trace:
+    """Other rows, each of which ran alone and came to its end."""
+    return Trace(
+        "att", Mark(alone=100, closed=CloseReason.DRAINED), set(range(100, 100 + num_rows))
+    )
+
+
+def verdict(*traces: Trace, num_jobs: int = 256) -> Verdict:
+    return judge(traces, num_jobs=num_jobs)
+
+
 def test_two_deaths_without_progress_isolate_a_shard() -> None:
-    assert not judge([died()]).is_isolated
-    assert judge([died(), died()]).is_isolated
-    assert not judge([died(), died(finished=1)]).is_isolated
-    assert not judge([died(), died(grown=3)]).is_isolated
-    assert judge([died(), closed(), died()]).is_isolated, "closed in order, it proves nothing"
+    assert not verdict(died()).is_isolated
+    assert verdict(died(), died()).is_isolated
+    assert not verdict(died(), died(finished=1)).is_isolated
+    assert not verdict(died(), died(grown=3)).is_isolated
+    assert verdict(died(), closed(), died()).is_isolated, "closed in order, it proves nothing"
 
 
 def test_a_checkpoint_that_only_repeats_an_earlier_one_is_no_progress() -> None:
-    assert judge([died(grown=3), died(grown=3), died(grown=3)]).is_isolated
+    assert verdict(died(grown=3), died(grown=3), died(grown=3)).is_isolated
 
 
 def test_isolation_lasts_through_drains_and_ends_with_a_condemnation() -> None:
     begun = [died(), died()]
+    alone = [*begun, neighbours_lived(255)]
 
-    assert judge([*begun, closed(alone=0)]).is_isolated
-    assert judge([*begun, died(alone=4)]).is_isolated
-    assert judge([*begun, died(alone=4)]).suspected == {4}
-    condemned = judge([*begun, died(alone=4), died(alone=4)])
+    assert verdict(*begun, closed(alone=0)).is_isolated
+    assert verdict(*begun, died(alone=4)).is_isolated
+    assert verdict(*alone, died(alone=4)).suspected == {4: 1}
+    condemned = verdict(*alone, *[died(alone=4)] * 3)
     assert (condemned.condemned, condemned.is_isolated) == ({4}, False)
-    after = judge([*begun, died(alone=4), died(alone=4), died()])
+    after = verdict(*alone, *[died(alone=4)] * 3, died())
     assert (after.condemned, after.is_isolated) == ({4}, False)
 
 
 def test_a_row_that_got_further_is_not_condemned() -> None:
-    begun = [died(), died(), died(alone=4)]
+    begun = [died(), died(), neighbours_lived(255), died(alone=4), died(alone=4)]
+    further = died(alone=4, grown=7)
 
-    assert not judge([*begun, died(alone=4, grown=7)]).condemned
-    assert not judge([*begun, died(alone=4, grown=7), died(alone=4, grown=7)]).condemned
-    assert judge([*begun, *[died(alone=4, grown=7)] * 3]).condemned == {4}
+    assert not verdict(*begun, further).condemned
+    assert not verdict(*begun, *[further] * 3).condemned
+    assert verdict(*begun, *[further] * 4).condemned == {4}
+
+
+def test_the_fewer_neighbours_lived_the_more_deaths_it_takes() -> None:
+    needed = [deaths_that_prove(n - 1, 0, n) for n in (1, 2, 8, 64, 256, 10_000)]
+
+    assert needed == sorted(needed, reverse=True)
+    assert (needed[0], needed[-1]) == (10, 2)
+    assert max(deaths_that_prove(0, n, n + 1) for n in range(100)) == MOST_DEATHS
+
+
+def test_deaths_of_neighbours_that_lived_later_speak_for_a_row() -> None:
+    begun = [died(), died(), neighbours_lived(60)]
+    weather = [died(alone=idx) for idx in range(10)] + [
+        Trace("att", Mark(alone=0, closed=CloseReason.DRAINED), set(range(10)))
+    ]
+
+    assert verdict(*begun, *[died(alone=40)] * 3, num_jobs=64).condemned == {40}
+    assert not verdict(*begun, *weather, *[died(alone=40)] * 5, num_jobs=64).condemned
 
 
 def test_only_a_fresh_mark_that_is_not_closed_shows_life() -> None:
@@ -93,7 +131,7 @@ def test_a_row_that_kills_its_worker_costs_itself_alone() -> None:
     while live(floor):
         deaths += 1
 
-    assert deaths <= 5
+    assert deaths <= 2 + deaths_that_prove(5, 0, 6) == 7
     results = {result.job_idx: result for result in floor.results()}
     assert results.keys() == set(range(6))
     error = results[3].error

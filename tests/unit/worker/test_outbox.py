@@ -9,6 +9,7 @@ from pipeline import make_job
 
 from gristmill.errors import QueueError, StoreError, StoreRefused
 from gristmill.queues.base import BULK_LANE, Lease
+from gristmill.queues.memory import MemoryQueue
 from gristmill.stores.keys import segment_key
 from gristmill.types import Bell
 
@@ -163,3 +164,31 @@ def test_only_the_row_that_cannot_fit_alone_fails() -> None:
     failed = {r.job_idx: r.error for r in floor.results() if r.error}
     assert failed.keys() == {4} and failed[4] and failed[4].code == "out_of_memory"
     assert len(floor.results()) == 5
+
+
+def test_an_idle_worker_waits_an_outage_out_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    floor = Floor()
+    worker = floor.worker(patience_s=30.0)
+
+    def away(*_: object, **__: object) -> list[Lease]:
+        raise QueueError("the queue is away")
+
+    def turns_until(seconds: float) -> None:
+        end = floor.clock.now + seconds
+        while floor.clock.now < end:
+            worker.turn()
+            floor.clock.advance(1.0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryQueue, "receive", away)
+        turns_until(25.0)
+        assert worker.health.troubles == ("the queue is away",)
+    turns_until(10.0)
+    assert worker.health.troubles == ()
+
+    monkeypatch.setattr(MemoryQueue, "receive", away)
+    turns_until(25.0)
+    with pytest.raises(QueueError, match="is away"):
+        turns_until(15.0)

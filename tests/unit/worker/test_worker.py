@@ -134,6 +134,38 @@ def test_a_drained_worker_gives_its_leases_back_at_once_b70() -> None:
     assert not any(result.error for result in floor.results())
 
 
+def test_B35_twenty_stops_at_any_moment_of_fetching_lose_nothing() -> None:
+    floor = Floor()
+    jobs = [make_job(idx) for idx in range(50)]
+    for n, job in enumerate(jobs):
+        floor.send(n, [job])
+
+    for life in range(20):
+        stop = threading.Event()
+        # Told to stop when it has fetched so many Shards: some have run, one or two wait.
+        worker = floor.worker(max_num_seqs=2, idle_wait_s=0.001)
+        left = life % 4
+        fetch = floor.store.get
+
+        def get_and_stop(key: str, fetch=fetch, stop=stop) -> bytes:  # type: ignore[no-untyped-def]
+            nonlocal left
+            if "/shards/" in key:
+                left -= 1
+                if left < 0:
+                    stop.set()
+            return fetch(key)
+
+        floor.store.get = get_and_stop  # type: ignore[method-assign]
+        worker.run(stop)
+        floor.store.get = fetch  # type: ignore[method-assign]
+    floor.run_dry(floor.worker(max_num_seqs=8))
+
+    assert {r.rows[0].idx for r in floor.results()} == set(range(50))
+    assert len(floor.results()) == 50
+    assert set(floor.decoded.values()) == {1}
+    assert not any(result.error for result in floor.results())
+
+
 def test_run_ends_soon_after_the_stop_when_idle_b70() -> None:
     floor = Floor()
     stop = threading.Event()

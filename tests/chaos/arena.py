@@ -112,9 +112,10 @@ class Life:
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
-    def end(self) -> int:
+    def end(self, *, patience_s: float = PATIENCE_S) -> int:
         """Wait for the end it comes to by itself."""
-        return wait_for(f"the end of {self.history.stem}", lambda: _some(self.exit_code))[0]
+        what = f"the end of {self.history.stem}"
+        return wait_for(what, lambda: _some(self.exit_code), patience_s=patience_s)[0]
 
 
 @dataclass

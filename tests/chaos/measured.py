@@ -87,8 +87,8 @@ def a_large_batch(nursery: Nursery, folder: Path, *, num_rows: int) -> Memory:
         while control.is_alive:
             time.sleep(0.5)
             if control.is_alive and worker.is_alive:
-                memory.worker.append(_rss_mib(worker))
-                memory.control.append(_rss_mib(control))
+                memory.worker.append(rss_mib(worker))
+                memory.control.append(rss_mib(control))
                 with server.client as client:
                     memory.queue.append(client.info("memory")["used_memory"] / 2**20)
         memory.seconds = time.monotonic() - began
@@ -109,7 +109,8 @@ def _arena(folder: Path, nursery: Nursery, **options: float) -> Iterator[Arena]:
         arena.close()
 
 
-def _rss_mib(life: Life) -> float:
+def rss_mib(life: Life) -> float:
+    """What a process holds; 0 when it has just ended."""
     try:
         status = Path(f"/proc/{life.pid}/status").read_text()
     except FileNotFoundError:

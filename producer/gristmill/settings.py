@@ -43,6 +43,10 @@ class Settings(BaseSettings):
         4, ge=1, description="Shards kept waiting on each Lane; the rest wait in the Ledger."
     )
 
+    prices: Path | None = Field(
+        None, description="JSON file with the prices of models; see prices.py for its form."
+    )
+
     # Leases and results
     lease_s: float = Field(60.0, gt=0, description="How long a Lease lasts without renewal.")
     flush_interval_s: float = Field(

@@ -6,10 +6,19 @@ import hashlib
 import json
 import logging
 import re
+from decimal import Decimal
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    field_validator,
+)
 
 from gristmill.api.bodies import documented, json_body
 from gristmill.api.context import Api, BatchesReader, BatchesWriter, UseApi, is_id
@@ -31,6 +40,18 @@ _MAX_PAIRS, _MAX_KEY_CHARS, _MAX_VALUE_CHARS = 16, 64, 512
 _WINDOW = re.compile(r"([1-9][0-9]{0,6})([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MAX_WINDOW_S = 30 * 86400
+MAX_PRIORITY = 100
+#: What makes two requests the same.
+_ASKED = (
+    "input_file_id",
+    "endpoint",
+    "completion_window",
+    "metadata",
+    "output_expires_after_s",
+    "priority",
+    "max_total_tokens",
+    "max_cost",
+)
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,254}")
 
 
@@ -49,6 +70,10 @@ class BatchRequest(BaseModel):
     completion_window: StrictStr
     metadata: dict[StrictStr, StrictStr] | None = None
     output_expires_after: ExpiresAfter | None = None
+    # Extensions: the official client sends them as extra_body.
+    priority: StrictInt = Field(0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+    max_total_tokens: StrictInt | None = Field(None, ge=1, le=2**53)
+    max_cost: StrictFloat | None = Field(None, gt=0, le=1e12, allow_inf_nan=False)
 
     @field_validator("metadata")
     @classmethod
@@ -101,6 +126,13 @@ def create_batch(
         raise refused(
             "An Idempotency-Key is 1 to 255 printable ASCII characters.", param="Idempotency-Key"
         )
+    if body.max_cost is not None and not api.prices:
+        raise refused(
+            "max_cost needs the prices of models, and this service has none. Give max_total_tokens "
+            "instead, or ask whoever runs it to set GRISTMILL_PRICES.",
+            param="max_cost",
+            code="price_unknown",
+        )
     expires_after = body.output_expires_after
     submission = Submission(
         endpoint=Endpoint(body.endpoint),
@@ -108,6 +140,9 @@ def create_batch(
         completion_window=body.completion_window,
         metadata=body.metadata,
         output_expires_after_s=expires_after.seconds if expires_after else None,
+        priority=body.priority,
+        max_total_tokens=body.max_total_tokens,
+        max_cost=None if body.max_cost is None else str(Decimal(str(body.max_cost))),
         idempotency_key=idempotency_key,
         request_digest=_digest(caller.key_id, body),
     )
@@ -138,7 +173,7 @@ def create_batch(
             "batch created tenant=%s batch=%s key=%s", batch.tenant_id, batch.id, caller.key_id
         )
         api.on_submitted()
-    return batch_object(batch)
+    return batch_object(batch, api.outlook)
 
 
 @router.get("")
@@ -155,13 +190,13 @@ def list_batches(
             page = submissions.list_page(conn, caller.tenant_id, limit=limit, after_id=after)
     if page is None:
         raise not_found("batch", after or "", param="after")
-    objects = [batch_object(batch) for batch in page.items]
+    objects = [batch_object(batch, api.outlook) for batch in page.items]
     return list_object(objects, [batch.id for batch in page.items], has_more=page.has_more)
 
 
 @router.get("/{batch_id}")
 def retrieve_batch(batch_id: str, api: UseApi, caller: BatchesReader) -> BatchObject:
-    return batch_object(find_batch(api, caller.tenant_id, batch_id))
+    return batch_object(find_batch(api, caller.tenant_id, batch_id), api.outlook)
 
 
 @router.post("/{batch_id}/cancel")
@@ -184,7 +219,7 @@ def cancel_batch(batch_id: str, api: UseApi, caller: BatchesWriter) -> BatchObje
             param="batch_id",
             code="batch_not_cancellable",
         )
-    return batch_object(batch)
+    return batch_object(batch, api.outlook)
 
 
 def find_batch(api: Api, tenant_id: str, batch_id: str) -> Batch:
@@ -204,7 +239,4 @@ def _digest(key_id: str, body: BatchRequest) -> str:
 
 
 def _is_same(batch: Batch, submission: Submission) -> bool:
-    names = ("input_file_id", "endpoint", "completion_window", "output_expires_after_s")
-    return batch.metadata == submission.metadata and all(
-        getattr(batch, name) == getattr(submission, name) for name in names
-    )
+    return all(getattr(batch, name) == getattr(submission, name) for name in _ASKED)

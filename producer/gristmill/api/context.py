@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, Request, Security
@@ -13,7 +13,9 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from gristmill.api.access import Access, Caller, Scope
 from gristmill.api.failures import ApiError, too_many
+from gristmill.control.outlook import Outlook
 from gristmill.ledger.ledger import Ledger
+from gristmill.prices import NO_PRICES, PriceTable
 from gristmill.process.health import Health
 from gristmill.quotas import quotas_of
 from gristmill.settings import Settings
@@ -36,13 +38,19 @@ class Api:
     read_health: Callable[[], Health]
     #: Called after each new batch: where ingest runs in this process, it looks at once.
     on_submitted: Callable[[], None] = lambda: None
+    prices: PriceTable = NO_PRICES
+    outlook: Outlook = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "outlook", Outlook(self.ledger, self.clock))
 
     @property
     def now(self) -> int:
         return int(self.clock())
 
 
-def _api_of(request: Request) -> Api:
+async def _api_of(request: Request) -> Api:
+    # async, so that no thread is needed for it
     api: Api = request.app.state.api
     return api
 

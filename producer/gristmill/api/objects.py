@@ -6,6 +6,8 @@ from typing import Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
+from gristmill.control.budget import cost_of
+from gristmill.control.outlook import Outlook, Phase, Progress
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.files import File
 from gristmill.ledger.models import ServedModel
@@ -75,6 +77,18 @@ class BatchUsage(BaseModel):
     total_tokens: int
 
 
+class ProgressObject(BaseModel):
+    """What a batch does or waits for, and when it is expected to be done."""
+
+    phase: Phase
+    detail: str
+    #: Batches of the same owner that go first.
+    batches_ahead: int
+    #: What the workers of its model accomplish, all together; null until it is measured.
+    tokens_per_second: float | None
+    completes_at: int | None
+
+
 class BatchObject(BaseModel):
     id: str
     object: Literal["batch"] = "batch"
@@ -98,6 +112,13 @@ class BatchObject(BaseModel):
     request_counts: RequestCounts
     usage: BatchUsage
     metadata: dict[str, str] | None
+    priority: int
+    max_total_tokens: int | None
+    max_cost: float | None
+    #: Of the tokens in `usage`; null for a model without a price.
+    cost: float | None
+    #: Null in a batch that has ended.
+    progress: ProgressObject | None
 
 
 class ModelObject(BaseModel):
@@ -132,8 +153,9 @@ def file_object(file: File) -> FileObject:
     )
 
 
-def batch_object(batch: Batch) -> BatchObject:
+def batch_object(batch: Batch, outlook: Outlook) -> BatchObject:
     is_counted = batch.status not in (BatchStatus.VALIDATING, BatchStatus.FAILED)
+    cost = cost_of(batch)
     errors = [
         LineErrorObject(code=e.code, message=e.message, param=e.param, line=e.line)
         for e in batch.errors
@@ -165,6 +187,11 @@ def batch_object(batch: Batch) -> BatchObject:
         ),
         usage=usage_object(batch.usage),
         metadata=dict(batch.metadata) if batch.metadata is not None else None,
+        priority=batch.priority,
+        max_total_tokens=batch.max_total_tokens,
+        max_cost=None if batch.max_cost is None else float(batch.max_cost),
+        cost=None if cost is None else float(cost),
+        progress=progress_object(outlook.of(batch)),
     )
 
 
@@ -175,6 +202,19 @@ def usage_object(usage: Usage) -> BatchUsage:
         output_tokens=usage.completion_tokens,
         output_tokens_details=OutputTokensDetails(),
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
+    )
+
+
+def progress_object(progress: Progress | None) -> ProgressObject | None:
+    if progress is None:
+        return None
+    speed = progress.tokens_per_s
+    return ProgressObject(
+        phase=progress.phase,
+        detail=progress.detail,
+        batches_ahead=progress.num_ahead,
+        tokens_per_second=None if speed is None else round(speed, 1),
+        completes_at=progress.completes_at,
     )
 
 

@@ -44,6 +44,7 @@ def _serve(ledger_url: str, store_url: str, *, host: str, port: int, debug: bool
         from gristmill.api.server import HttpServer
         from gristmill.cli.keys import pepper_of
         from gristmill.ledger.open import open_ledger
+        from gristmill.prices import read_prices
         from gristmill.stores.open import open_store
     pepper = pepper_of(settings)
     store = open_store(store_url)
@@ -65,6 +66,7 @@ def _serve(ledger_url: str, store_url: str, *, host: str, port: int, debug: bool
             clock=time.time,
             access=Access(ledger, pepper=pepper),
             read_health=read_health,
+            prices=read_prices(settings.prices),
         )
     )
     server = HttpServer(app, host=host, port=port)

@@ -55,6 +55,7 @@ def _serve(
     from gristmill.control.read_uploads import ReadUploads
     from gristmill.ledger.open import open_ledger
     from gristmill.local.find import find_local_model
+    from gristmill.prices import read_prices
     from gristmill.process.connect import connect
     from gristmill.process.health import Health, health_served
     from gristmill.process.logs import log_to_stderr
@@ -65,7 +66,8 @@ def _serve(
     settings = settings_from()
     ledger = open_ledger(ledger_url)
     queue, store = connect(queue_url, store_url, settings)
-    control = Control(ledger, store, queue, time.time, settings)
+    prices = read_prices(settings.prices)
+    control = Control(ledger, store, queue, time.time, settings, prices=prices)
     loop = ControlLoop(control)
     catalogue = [find_local_model(m, settings=settings, revision=None)[0] for m in models]
     uploads = ReadUploads(control, catalogue)

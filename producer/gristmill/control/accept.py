@@ -13,9 +13,10 @@ from sqlalchemy import Connection
 
 from gristmill import crash_points
 from gristmill.control.base import Control
+from gristmill.control.budget import budget_of
 from gristmill.errors import CorruptDocument, KeyNotFound, UnsupportedFormat
 from gristmill.histogram import Histogram
-from gristmill.ledger import batches, segments, shards
+from gristmill.ledger import batches, paces, segments, shards
 from gristmill.ledger import usage as usage_by_day
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import Bitmap
@@ -27,6 +28,8 @@ from gristmill.wire import decode_bell, decode_shard
 
 log = logging.getLogger(__name__)
 
+#: The Attempt that refused rows are answered by.
+INGEST_ATTEMPT = "ingest"
 #: Segments that are held in memory at once.
 _MAX_SEGMENTS = 64
 _ACCEPTING = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.CANCELLING)
@@ -104,7 +107,7 @@ def new_results(segment: Segment, accepted: Bitmap, num_jobs: int) -> Iterator[R
 def apply(control: Control, conn: Connection, batch: Batch, found: Sequence[Segment]) -> int:
     """Let Segments count, in a transaction that has read the batch `for_update`."""
     number, num_completed, num_failed = batch.last_accepted, 0, 0
-    usage, ttft, itl = Usage(), Histogram(), Histogram()
+    usage, worked, ttft, itl = Usage(), Usage(), Histogram(), Histogram()
     ring_at = control.now + int(control.settings.resend_after_s)
     counted = []
     for segment in found:
@@ -119,6 +122,7 @@ def apply(control: Control, conn: Connection, batch: Batch, found: Sequence[Segm
             num_completed += 0 if result.error else num_rows
             num_failed += num_rows if result.error else 0
             usage += result.usage.times(num_rows)
+            worked += result.usage
         if results:
             ttft.merge(segment.ttft)
             itl.merge(segment.itl)
@@ -143,12 +147,22 @@ def apply(control: Control, conn: Connection, batch: Batch, found: Sequence[Segm
             ttft=ttft,
             itl=itl,
             last_accepted=number,
+            budget_used_at=_budget_used_at(control, batch, usage),
         )
+        if any(segment.attempt_id != INGEST_ATTEMPT for segment in found):
+            num_tokens = worked.prompt_tokens + worked.completion_tokens
+            paces.record(conn, batch, num_tokens=num_tokens, now_s=control.clock())
         usage_by_day.add(
             conn, batch, now=control.now, completed=num_completed, failed=num_failed, used=usage
         )
         crash_points.at("accepting", batch=batch.id, segments=counted)
     return num_completed + num_failed
+
+
+def _budget_used_at(control: Control, batch: Batch, new: Usage) -> int | None:
+    if batch.budget_used_at is None and budget_of(batch).is_used_up(batch.usage + new):
+        return control.now
+    return batch.budget_used_at
 
 
 def _accept_of_batch(control: Control, tenant_id: str, batch_id: str, bells: Sequence[Bell]) -> int:

@@ -9,6 +9,7 @@ from gristmill.errors import UsageError
 from gristmill.ledger import batches
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.ledger import Ledger
+from gristmill.prices import NO_PRICES, PriceTable
 from gristmill.queues.base import Queue
 from gristmill.settings import Settings
 from gristmill.stores.base import Store
@@ -25,6 +26,7 @@ class Control:
     settings: Settings
     #: Where Bells are heard; a Lane of its own for each Ledger that shares a queue with others.
     control_lane: str = CONTROL_LANE
+    prices: PriceTable = NO_PRICES
 
     @property
     def now(self) -> int:

@@ -1,39 +1,170 @@
-"""Keeps a short window of work on the Lane; the backlog waits in the Ledger, not in the queue."""
+"""Keeps a short window of work on each Lane; the backlog waits in the Ledger, not in the queue."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
 from gristmill import crash_points
 from gristmill.control.base import Control
-from gristmill.ledger import batches, shards
+from gristmill.control.budget import budget_of, expected_usage, tokens_left
+from gristmill.control.fair_share import (
+    URGENT_IN_A_ROW,
+    Demand,
+    FairShare,
+    find_urgent_until,
+    is_hopeless,
+)
+from gristmill.ledger import paces, shards, turns
 from gristmill.ledger.batch import Batch
+from gristmill.ledger.batches import NEVER
 from gristmill.ledger.shards import ShardRow
+from gristmill.ledger.turns import LaneState
 from gristmill.queues.base import BULK_LANE
 from gristmill.types import ShardPointer
 from gristmill.wire import encode_pointer
 
+#: How often it is looked whether deadlines are close.
+_LOOK_EVERY_S = 5
+#: How far a tenant may be ahead of the others at most: so much work of all workers, and so many
+#: Shards of the largest size.
+_MAX_LEAD_S, _MAX_LEAD_SHARDS = 60.0, 2
+#: Batches in front that are looked at beyond those that fill the window: some are held back.
+_MORE_BATCHES = 16
+
 
 def dispatch(control: Control) -> int:
-    """Send the next Shards, the most urgent batch first, while the window has room; how many."""
+    """Send the next Shards while the window has room; how many. Two at once are harmless."""
     room = control.settings.dispatch_window_shards - control.queue.stats(BULK_LANE).visible
     if room <= 0:
         return 0
-    now = control.now
-    ring_at = now + int(control.settings.resend_after_s)
-    sent: list[tuple[Batch, ShardRow]] = []
+    with control.ledger.read() as conn:
+        if not turns.is_anything_waiting(conn):
+            return 0
     with control.ledger.write() as conn:
-        for batch in batches.list_with_waiting_shards(conn, limit=room):
-            waiting = shards.list_waiting(conn, batch.tenant_id, batch.id, room - len(sent))
-            sent += [
-                (batch, shard)
-                for shard in waiting
-                if shards.mark_sent(conn, shard, now=now, ring_at=ring_at)
-            ]
+        sent = list(_Round(control, conn, BULK_LANE, room).mark_next())
     # Marked first: what is lost between the two is rung by the sweep, nothing is sent twice.
     for batch, shard in sent:
         crash_points.at("sending", batch=batch.id, shard=shard.n)
         ring(control, batch, shard)
         crash_points.at("sent", batch=batch.id, shard=shard.n)
     return len(sent)
+
+
+class _Round:
+    """One transaction that fills the window of a Lane."""
+
+    def __init__(self, control: Control, conn: Connection, lane: str, room: int) -> None:
+        self._control = control
+        self._conn = conn
+        self._room = room
+        self._state = turns.hold_lane(conn, lane)
+        found = [pace.tokens_per_s or 0.0 for pace in paces.list_paces(conn, lane)]
+        self._tokens_per_s = sum(found)
+        least_lead = _MAX_LEAD_SHARDS * control.settings.shard_max_tokens
+        self._turns = FairShare(
+            self._state.level,
+            turns.list_tenants(conn, lane),
+            turns.tokens_under_way(conn),
+            max_lead=max(least_lead, int(_MAX_LEAD_S * self._tokens_per_s)),
+        )
+        #: By tenant, what is to be sent next; read when it is its turn.
+        self._waiting: dict[str, Iterator[tuple[Batch, ShardRow]]] = {}
+
+    def mark_next(self) -> Iterator[tuple[Batch, ShardRow]]:
+        """The Shards whose turn it is, marked as sent."""
+        state = self._look_for_deadlines(self._state)
+        urgent = self._mark_urgent(state.urgent_until)
+        num_urgent = state.num_urgent
+        for _ in range(self._room):
+            is_urgent = num_urgent < URGENT_IN_A_ROW
+            marked = next(urgent, None) if is_urgent else None
+            if marked is not None:
+                num_urgent += 1
+            else:
+                marked = self._mark_in_turn() or next(urgent, None)
+                num_urgent = 0
+            if marked is None:
+                break
+            batch, shard = marked
+            self._turns.charge(batch.tenant_id, shard.num_expected_tokens)
+            yield marked
+        turns.move_shares(self._conn, state.lane, self._turns.moved)
+        state = replace(state, level=self._turns.level, num_urgent=num_urgent)
+        if state != self._state:
+            turns.save_lane(self._conn, state)
+
+    def _mark_in_turn(self) -> tuple[Batch, ShardRow] | None:
+        """The next Shard of the tenant whose turn it is."""
+        for tenant_id in self._turns.order():
+            if tenant_id not in self._waiting:
+                found = turns.list_next(self._conn, tenant_id, limit=self._room + _MORE_BATCHES)
+                self._waiting[tenant_id] = self._mark(found)
+            marked = next(self._waiting[tenant_id], None)
+            if marked is not None:
+                return marked
+            self._turns.drop(tenant_id)
+        return None
+
+    def _mark_urgent(self, until: int | None) -> Iterator[tuple[Batch, ShardRow]]:
+        if until is None:
+            return
+        found = turns.list_due_until(self._conn, until, limit=self._room + _MORE_BATCHES)
+        now = self._control.now
+        yield from self._mark(
+            batch
+            for batch in found
+            if batch.due_at > now
+            and not is_hopeless(_demand(batch), now=now, tokens_per_s=self._tokens_per_s)
+        )
+
+    def _mark(self, found: Iterable[Batch]) -> Iterator[tuple[Batch, ShardRow]]:
+        """Shard by Shard, those of the first batch first."""
+        now = self._control.now
+        ring_at = now + int(self._control.settings.resend_after_s)
+        for batch in found:
+            waiting = shards.list_waiting(self._conn, batch.tenant_id, batch.id, self._room)
+            for shard in waiting:
+                if self._is_held_back(batch):
+                    break
+                if shards.mark_sent(self._conn, shard, now=now, ring_at=ring_at):
+                    yield batch, shard
+
+    def _is_held_back(self, batch: Batch) -> bool:
+        """Whether the Shards under way are expected to use up the batch's budget."""
+        budget = budget_of(batch)
+        if not budget.is_limited:
+            return False
+        under_way = shards.list_sent(self._conn, batch.tenant_id, batch.id)
+        expected = expected_usage(batch, under_way)
+        return bool(under_way) and budget.is_used_up(batch.usage + expected)
+
+    def _look_for_deadlines(self, state: LaneState) -> LaneState:
+        """With what is urgent found out anew, now and then."""
+        now = self._control.now
+        if 0 <= now - state.looked_at < _LOOK_EVERY_S:
+            return state
+        demands = [
+            Demand(row.pop("due_at"), tokens_left(**row))
+            for row in turns.list_demands(self._conn, until=NEVER - 1)
+        ]
+        found = find_urgent_until(demands, now=now, tokens_per_s=self._tokens_per_s)
+        until = None if found is None else int(found)
+        return replace(state, urgent_until=until, looked_at=now)
+
+
+def _demand(batch: Batch) -> Demand:
+    used = batch.usage.prompt_tokens + batch.usage.completion_tokens
+    left = tokens_left(
+        expected_tokens=batch.expected_tokens,
+        total=batch.total,
+        completed=batch.completed,
+        failed=batch.failed,
+        used_tokens=used,
+    )
+    return Demand(batch.due_at, left)
 
 
 def ring(control: Control, batch: Batch, shard: ShardRow) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from gristmill import crash_points
-from gristmill.control.accept import apply
+from gristmill.control.accept import INGEST_ATTEMPT, apply
 from gristmill.control.base import Control, read_batch
 from gristmill.control.room import check_room_for_rows
 from gristmill.control.submit import SHARD_SETTINGS
@@ -27,8 +27,6 @@ from gristmill.stores.segments import bell_of
 from gristmill.types import Endpoint, Job, ModelPin, RowResult, Segment, Shard
 from gristmill.wire import encode_segment, encode_shard
 
-#: The Attempt that refused rows are answered by.
-INGEST_ATTEMPT = "ingest"
 #: Output tokens that a Job is expected to need at most, when Shards are cut.
 _MAX_EXPECTED_OUTPUT = 256
 
@@ -159,7 +157,9 @@ def _store_window(control: Control, batch: Batch, window: Window) -> bool:
         )
         crash_points.at("shard-written", batch=batch.id, shard=n, rows=lambda of=jobs: _rows(of))
         num_rows = sum(len(job.rows) for job in jobs)
-        new.append(NewShard(n, len(jobs), num_rows, shard.pointer.num_prompt_tokens))
+        num_prompt_tokens = shard.pointer.num_prompt_tokens
+        num_expected = sum(map(expected_tokens, jobs))
+        new.append(NewShard(n, len(jobs), num_rows, num_prompt_tokens, num_expected))
     refused = None
     if window.refused:
         refused = _refusals(batch, batch.num_shards + len(new), window.refused)
@@ -185,6 +185,7 @@ def _record_window(
             line_no=cursor.line_no,
             row_idx=cursor.row_idx,
             num_new_shards=len(new),
+            num_new_tokens=sum(shard.num_expected_tokens for shard in new),
         )
         if not advanced:
             return False
@@ -219,14 +220,19 @@ def _rows(jobs: Iterable[Job]) -> list[list[int]]:
     return [[row.idx for row in job.rows] for job in jobs]
 
 
+def expected_tokens(job: Job) -> int:
+    """Of its prompts, and those that it is expected to answer."""
+    num_choices = len(job.prompts) * job.params.n
+    expected_output = min(job.params.max_tokens, _MAX_EXPECTED_OUTPUT)
+    return job.num_prompt_tokens + num_choices * expected_output
+
+
 def cut(jobs: Iterable[Job], settings: Settings) -> Iterator[tuple[Job, ...]]:
     """Jobs in their order, as many together as a Shard may hold; always at least one."""
     some: list[Job] = []
     num_tokens = 0
     for job in jobs:
-        num_choices = len(job.prompts) * job.params.n
-        expected_output = min(job.params.max_tokens, _MAX_EXPECTED_OUTPUT)
-        cost = job.num_prompt_tokens + num_choices * expected_output
+        cost = expected_tokens(job)
         is_full = len(some) == settings.shard_max_jobs
         if some and (is_full or num_tokens + cost > settings.shard_max_tokens):
             yield tuple(some)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
 from gristmill.control.base import Control
+from gristmill.control.budget import price_options
 from gristmill.control.ingest import ingest_slice
 from gristmill.control.room import max_rows_of
-from gristmill.errors import GristmillError, KeyNotFound, LineError
+from gristmill.errors import BatchInvalid, GristmillError, KeyNotFound, LineError
 from gristmill.ledger import batches, models, submissions
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.models import ServedModel
@@ -122,6 +123,8 @@ class ReadUploads:
             )
         except KeyNotFound:
             self._fail(batch, "input_modified", "The input file is no longer there.")
+        except BatchInvalid as invalid:  # known before ingest has begun
+            self._fail(batch, invalid.errors[0].code, invalid.errors[0].message)
         return True
 
     def _tokeniser(self, model: Model) -> Tokeniser:
@@ -143,6 +146,7 @@ class ReadUploads:
             "max_line_bytes": self._control.settings.max_line_bytes,
             "max_model_len": model.max_model_len,
             "served_names": list(model.served_names),
+            **price_options(self._control.prices, batch, model.name),
         }
         with self._control.ledger.write() as conn:
             batches.pin_model(conn, batch, model=model.pin, options=options)

@@ -57,6 +57,8 @@ def _reason_to_end(control: Control, batch: Batch) -> FreezeReason | None:
         return FreezeReason.CANCELLED
     if batch.status is BatchStatus.IN_PROGRESS and batch.completed + batch.failed == batch.total:
         return FreezeReason.COMPLETE
+    if batch.status is BatchStatus.IN_PROGRESS and batch.budget_used_at is not None:
+        return FreezeReason.BUDGET
     if batch.expires_at is not None and batch.expires_at <= control.clock():
         return FreezeReason.EXPIRED
     return None

@@ -23,6 +23,10 @@ class Submission:
     completion_window: str
     metadata: Mapping[str, str] | None = None
     output_expires_after_s: int | None = None
+    #: Batches of the same tenant with a higher one go first.
+    priority: int = 0
+    max_total_tokens: int | None = None
+    max_cost: str | None = None
     idempotency_key: str | None = None
     #: Of the request and the key that it came with: the same in a blind re-send.
     request_digest: str | None = None
@@ -50,6 +54,9 @@ class Batch:
     ingest_row_idx: int
     num_slices: int
     num_shards: int
+    expected_tokens: int
+    rank: int
+    due_at: int
     total: int
     completed: int
     failed: int
@@ -57,6 +64,7 @@ class Batch:
     ttft: Histogram
     itl: Histogram
     last_accepted: int
+    budget_used_at: int | None
     errors: tuple[LineError, ...]
     num_errors: int
     freeze_reason: FreezeReason | None
@@ -69,6 +77,8 @@ class Batch:
     completion_window: str | None
     metadata: Mapping[str, str] | None
     output_expires_after_s: int | None
+    max_total_tokens: int | None
+    max_cost: str | None
     idempotency_key: str | None
     request_digest: str | None
     retry_of: str | None
@@ -84,6 +94,11 @@ class Batch:
     cancelled_at: int | None
     remove_work_at: int | None
     deleted_at: int | None
+
+    @property
+    def priority(self) -> int:
+        """Batches of the same tenant with a higher one go first."""
+        return -self.rank
 
 
 def batch_from_row(row: RowMapping) -> Batch:

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, exists, insert, select, update
+from sqlalchemy import ColumnElement, Connection, insert, select, update
 
 from gristmill.errors import LineError
 from gristmill.histogram import Histogram
 from gristmill.ledger.batch import Batch, Submission, batch_from_row
-from gristmill.ledger.schema import batches, shards
-from gristmill.ledger.shards import ShardState
+from gristmill.ledger.schema import batches
 from gristmill.ledger.status import (
     EDGES,
     END_OF,
@@ -22,6 +21,9 @@ from gristmill.ledger.status import (
     FreezeReason,
 )
 from gristmill.types import Endpoint, ModelPin, Usage
+
+#: What is never due stands behind all that is.
+NEVER = 2**62
 
 
 def create(
@@ -39,9 +41,12 @@ def create(
     submission: Submission | None = None,
 ) -> None:
     """A new batch, in `validating`. Without a submission its first row decides the endpoint."""
+    asked = {} if submission is None else asdict(submission)
     conn.execute(
         insert(batches).values(
-            **({} if submission is None else asdict(submission)),
+            rank=-asked.pop("priority", 0),
+            due_at=NEVER if expires_at is None else expires_at,
+            **asked,
             id=batch_id,
             tenant_id=tenant_id,
             status=BatchStatus.VALIDATING,
@@ -113,24 +118,6 @@ def list_open(conn: Connection, *, after_id: str = "", limit: int = 100) -> list
     return [batch_from_row(row) for row in conn.execute(query).mappings()]
 
 
-def list_with_waiting_shards(conn: Connection, *, limit: int) -> list[Batch]:
-    """Batches of all tenants that have Shards to send, the one that expires first in front."""
-    waiting = exists().where(
-        shards.c.batch_id == batches.c.id, shards.c.state == ShardState.WAITING
-    )
-    query = (
-        select(batches)
-        .where(
-            batches.c.status == BatchStatus.IN_PROGRESS,
-            batches.c.freeze_reason.is_(None),
-            waiting,
-        )
-        .order_by(batches.c.expires_at.is_(None), batches.c.expires_at, batches.c.created_at)
-        .limit(limit)
-    )
-    return [batch_from_row(row) for row in conn.execute(query).mappings()]
-
-
 def advance_ingest(
     conn: Connection,
     batch: Batch,
@@ -140,6 +127,7 @@ def advance_ingest(
     line_no: int,
     row_idx: int,
     num_new_shards: int,
+    num_new_tokens: int = 0,
 ) -> bool:
     """One more slice was read. False when another ingest was faster, or the batch has ended."""
     return _change(
@@ -156,6 +144,7 @@ def advance_ingest(
             "ingest_row_idx": row_idx,
             "num_slices": batch.num_slices + 1,
             "num_shards": batch.num_shards + num_new_shards,
+            "expected_tokens": batch.expected_tokens + num_new_tokens,
             "total": row_idx,
         },
     )
@@ -206,6 +195,7 @@ def record_accepted(
     ttft: Histogram,
     itl: Histogram,
     last_accepted: int,
+    budget_used_at: int | None = None,
 ) -> None:
     """Add what was accepted to a batch that this transaction has read `for_update`."""
     total_usage = batch.usage + usage
@@ -223,6 +213,7 @@ def record_accepted(
             "ttft": total_ttft.to_wire(),
             "itl": total_itl.to_wire(),
             "last_accepted": last_accepted,
+            "budget_used_at": budget_used_at,
         },
     )
 

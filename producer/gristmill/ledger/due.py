@@ -28,7 +28,10 @@ def list_due(conn: Connection, *, now: int, after_id: str = "", limit: int = 100
                 batches.c.freeze_reason.is_not(None),
                 batches.c.status == BatchStatus.CANCELLING,
                 batches.c.expires_at <= now,
-                and_(is_running, or_(is_answered, has_silent_shard)),
+                and_(
+                    is_running,
+                    or_(is_answered, batches.c.budget_used_at.is_not(None), has_silent_shard),
+                ),
             ),
         )
         .order_by(batches.c.id)

@@ -1,7 +1,7 @@
 """The tables of the Ledger. Times are integer Unix seconds, ids are text, JSON is text.
 
-Every table but `models` and `chores` has `tenant_id`. The statements written against them run on SQLite and
-PostgreSQL.
+Every table but `models`, `chores`, `lanes` and `paces` has `tenant_id`. The statements written
+against them run on SQLite and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ batches = Table(
     Column("output_expires_after_s", BigInteger),
     Column("idempotency_key", String),
     Column("request_digest", String),
+    Column("max_total_tokens", BigInteger),
+    # An exact number, as text.
+    Column("max_cost", String),
     # The batch whose rows without an answer this one runs, and the file that names them.
     Column("retry_of", String),
     Column("retry_file_id", String),
@@ -63,6 +66,11 @@ batches = Table(
     _count("ingest_row_idx"),
     _count("num_slices"),
     _count("num_shards"),
+    # Of all its Shards
+    _count("expected_tokens"),
+    # Its turn among the batches of its tenant: the least rank first, then what is due first.
+    Column("rank", Integer, nullable=False, default=0),
+    Column("due_at", BigInteger, nullable=False),
     # Rows
     _count("total"),
     _count("completed"),
@@ -75,6 +83,8 @@ batches = Table(
     Column("itl", JSON, nullable=False),
     # The acceptance number of the newest accepted Segment.
     _count("last_accepted"),
+    # When the answers were found to have used up the budget.
+    _time("budget_used_at"),
     Column("errors", JSON, nullable=False),
     _count("num_errors"),
     Column("freeze_reason", String),
@@ -98,6 +108,8 @@ batches = Table(
     # Its owner does not see it any more; the row stays, since lists are read on from its id.
     _time("deleted_at"),
     Index("batches_by_status", "status", "id"),
+    Index("batches_by_turn", "status", "tenant_id", "rank", "due_at", "created_at", "id"),
+    Index("batches_by_due", "status", "due_at", "id"),
     Index("batches_by_tenant", "tenant_id", "created_at", "id"),
     Index("batches_by_input_file", "tenant_id", "input_file_id"),
     Index("batches_by_idempotency_key", "tenant_id", "idempotency_key", unique=True),
@@ -116,6 +128,8 @@ shards = Table(
     Column("num_jobs", Integer, nullable=False),
     Column("num_rows", Integer, nullable=False),
     Column("num_prompt_tokens", BigInteger, nullable=False),
+    # With those that its Jobs are expected to answer.
+    _count("num_expected_tokens"),
     Column("state", String, nullable=False),
     # One bit for each Job: whether a result of it was accepted.
     Column("accepted", LargeBinary, nullable=False),

@@ -50,6 +50,7 @@ class ShardRow:
     num_jobs: int
     num_rows: int
     num_prompt_tokens: int
+    num_expected_tokens: int
     state: ShardState
     accepted: bytes
     num_accepted: int
@@ -66,6 +67,8 @@ class NewShard:
     num_jobs: int
     num_rows: int
     num_prompt_tokens: int
+    #: With those that its Jobs are expected to answer.
+    num_expected_tokens: int = 0
 
 
 def add(
@@ -81,6 +84,7 @@ def add(
             "num_jobs": shard.num_jobs,
             "num_rows": shard.num_rows,
             "num_prompt_tokens": shard.num_prompt_tokens,
+            "num_expected_tokens": shard.num_expected_tokens,
             "state": ShardState.WAITING,
             "accepted": Bitmap.empty(shard.num_jobs).to_bytes(),
         }
@@ -114,6 +118,12 @@ def list_waiting(conn: Connection, tenant_id: str, batch_id: str, limit: int) ->
         .order_by(shards.c.n)
         .limit(limit)
     )
+    return [_shard(row) for row in conn.execute(query).mappings()]
+
+
+def list_sent(conn: Connection, tenant_id: str, batch_id: str) -> list[ShardRow]:
+    """The Shards of a batch that are out with workers."""
+    query = select(shards).where(*_of(tenant_id, batch_id), shards.c.state == ShardState.SENT)
     return [_shard(row) for row in conn.execute(query).mappings()]
 
 

@@ -24,6 +24,7 @@ from gristmill.ledger import tenants
 from gristmill.local.data_folder import DataFolder
 from gristmill.local.worker_thread import WorkerThread
 from gristmill.models import Model
+from gristmill.prices import read_prices
 from gristmill.process.health import Health
 from gristmill.process.loop_thread import LoopThread
 from gristmill.process.worker import end_hanging
@@ -59,7 +60,8 @@ class Service:
         self._worker: ComputeWorker | None = None
         self._is_stopping = False
         queue = MemoryQueue(settings.lease_s)
-        self.control = Control(folder.ledger, folder.store, queue, clock, settings)
+        prices = read_prices(settings.prices)
+        self.control = Control(folder.ledger, folder.store, queue, clock, settings, prices=prices)
         self._loop = ControlLoop(self.control)
         self._uploads = ReadUploads(self.control, [model])
         self.access = Access(folder.ledger, pepper=folder.pepper, clock=clock)
@@ -71,6 +73,7 @@ class Service:
             access=self.access,
             read_health=self.health,
             on_submitted=self._uploads.wake,
+            prices=prices,
         )
         self._server = HttpServer(create_app(api), host=host, port=port)
 

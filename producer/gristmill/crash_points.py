@@ -40,7 +40,7 @@ CONTROL_POINTS = (
     *("batch-described", "shard-written", "window-recording", "window-recorded", "ingested"),
     *("sending", "sent", "heard", "accepting", "accepted", "bells-acked"),
     *("freezing", "frozen", "frozen-listed", "slice-written", "slice-merged"),
-    *("file-written", "publishing", "published"),
+    *("file-written", "publishing", "published", "removing"),
 )
 
 

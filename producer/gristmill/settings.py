@@ -66,6 +66,9 @@ class Settings(BaseSettings):
     file_lifetime_s: int = Field(
         30 * 24 * 3600, ge=1, description="Files are removed after so long, unless asked else."
     )
+    work_lifetime_s: int = Field(
+        7 * 24 * 3600, ge=1, description="Shards and Segments of an ended batch stay for so long."
+    )
     key_pepper: SecretStr | None = Field(
         None,
         min_length=16,

@@ -32,6 +32,8 @@ from gristmill_worker.worker import Worker
 
 ENDED = {"completed", "failed", "expired", "cancelled"}
 ALL = tuple(scope for scope in Scope if scope is not Scope.OPERATOR)
+_CHAT = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+ALL = tuple(Scope)
 
 
 class SteppedClock:
@@ -69,9 +71,14 @@ class House:
 
     @classmethod
     @contextmanager
-    def opened(cls, folder: Path | None = None, **settings: Any) -> Iterator[House]:
+    def opened(
+        cls, folder: Path | None = None, *, with_chat: bool = False, **settings: Any
+    ) -> Iterator[House]:
         if folder is None:
-            with fast_folder() as folder, cls.opened(folder, **settings) as house:
+            with (
+                fast_folder() as folder,
+                cls.opened(folder, with_chat=with_chat, **settings) as house,
+            ):
                 yield house
             return
         values = {
@@ -86,7 +93,10 @@ class House:
         made = Settings(**values)
         clock = SteppedClock()
         engine = FakeEngine(clock=PacedClock(), step_s=0.002)  # type: ignore[arg-type]
-        model = find_model(str(make_model_folder(folder / "M")), settings=made)
+        model_folder = make_model_folder(folder / "M")
+        if with_chat:
+            (model_folder / "chat_template.jinja").write_text(_CHAT)
+        model = find_model(str(model_folder), settings=made)
 
         def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:
             return Worker(engine, queue, store, config)

@@ -34,13 +34,14 @@ def wait_for(is_so: Callable[[], Any]) -> Any:
 class Up:
     """One start of `gristmill up` in a folder."""
 
-    def __init__(self, folder: Path, *, step_s: float = 0.0) -> None:
+    def __init__(self, folder: Path, *, step_s: float = 0.0, crash_point: str = "") -> None:
         self._folder = folder
         environ = {
             **os.environ,
             "GRISTMILL_DEVICE": "cpu",
             "GRISTMILL_CACHE_DIR": str(folder / "cache"),
             "GRISTMILL_SHARD_MAX_JOBS": "4",
+            "GRISTMILL_CRASH_POINT": crash_point,
         }
         arguments = ["up", "--model", str(folder / "M"), "--port", "0"]
         arguments += ["--data-dir", str(folder / "data"), "--flush-interval", "50ms"]

@@ -90,6 +90,9 @@ class MemoryStore:
     def delete(self, key: str) -> None:
         self.objects.pop(key, None)
 
+    def remove_unfinished(self, older_than_s: float) -> int:
+        return 0
+
 
 class Crash(BaseException):
     """The process dies here. Nothing catches it."""

@@ -11,6 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from gristmill.api import (
     audit,
+    batch_life,
     batches,
     files,
     health,
@@ -35,6 +36,7 @@ _FAILURES = {
     401: "No live API key",
     403: "The key lacks a scope",
     404: "There is no such thing of yours",
+    409: "It is not in the state for this",
     413: "The body is too large",
     415: "The body is compressed",
     416: "The range lies behind the end",
@@ -62,7 +64,7 @@ def create_app(api: Api) -> FastAPI:
     app.state.api = api
     app.openapi = partial(_document, app)  # type: ignore[method-assign]
     account = (keys, tenants, usage, audit)
-    for resource in (files, batches, results, models, *account, health):
+    for resource in (files, batches, batch_life, results, models, *account, health):
         app.include_router(resource.router)
     add_failure_handlers(app)
     app.add_middleware(AuditTrail)

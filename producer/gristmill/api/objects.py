@@ -43,6 +43,12 @@ class FileDeleted(BaseModel):
     deleted: bool = True
 
 
+class BatchDeleted(BaseModel):
+    id: str
+    object: Literal["batch"] = "batch"
+    deleted: bool = True
+
+
 class LineErrorObject(BaseModel):
     code: str
     message: str
@@ -119,6 +125,8 @@ class BatchObject(BaseModel):
     cost: float | None
     #: Null in a batch that has ended.
     progress: ProgressObject | None
+    #: The batch whose failed and missing rows this one runs again.
+    retry_of: str | None
 
 
 class ModelObject(BaseModel):
@@ -126,6 +134,7 @@ class ModelObject(BaseModel):
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "gristmill"
+    shutdown_date: str | None = None
 
 
 class ModelList(BaseModel):
@@ -215,6 +224,7 @@ def progress_object(progress: Progress | None) -> ProgressObject | None:
         batches_ahead=progress.num_ahead,
         tokens_per_second=None if speed is None else round(speed, 1),
         completes_at=progress.completes_at,
+        retry_of=batch.retry_of,
     )
 
 

@@ -11,14 +11,19 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response, StreamingResponse
 
 from gristmill.api.batches import find_batch
-from gristmill.api.context import BatchesReader, UseApi
-from gristmill.api.failures import refused
+from gristmill.api.context import Api, BatchesReader, UseApi
+from gristmill.api.failures import ApiError, refused
 from gristmill.control.accepted import Cursor, accepted_lines
+from gristmill.control.published import FilePlace, NoSuchPlace, published_lines
+from gristmill.ledger import files
+from gristmill.ledger.batch import Batch
+from gristmill.ledger.status import OPEN
 
 router = APIRouter(prefix="/v1/batches", tags=["Batches"])
 
 _CHUNK_BYTES = 64 * 1024
 _CURSOR = re.compile(r"([0-9]{1,15})-([0-9]{1,9})")
+_PLACE = re.compile(r"(output|error)-([0-9]{1,18})")
 
 
 @router.get(
@@ -37,22 +42,68 @@ def stream_results(
 
     Each line is as in the result files, with a `cursor` more: ask on with the last one as `after`.
     The order never changes, no row comes twice. Rows that were never run are in the error file.
+    Some days after the end of the batch the order of acceptance is forgotten. Then the rows come
+    out of the result files, in theirs, and earlier cursors are refused (`cursor_expired`).
     """
     match = _CURSOR.fullmatch(after) if after is not None else None
-    if after is not None and match is None:
+    place = _PLACE.fullmatch(after) if after is not None else None
+    if after is not None and match is None and place is None:
         raise refused(
             f"{after[:80]!a} is no cursor. Send the `cursor` of the last line.", param="after"
         )
     batch = find_batch(api, caller.tenant_id, batch_id)
-    cursor = Cursor(int(match[1]), int(match[2])) if match else Cursor()
-    rows = accepted_lines(api.ledger, api.store, batch, cursor)
+    if _has_work(batch, api.now):
+        if place is not None:
+            raise _no_such_cursor(after)
+        cursor = Cursor(int(match[1]), int(match[2])) if match else Cursor()
+        rows = (
+            (f"{at.number}-{at.position}", line)
+            for at, line in accepted_lines(api.ledger, api.store, batch, cursor)
+        )
+    else:
+        if match is not None:
+            raise refused(
+                "The order in which the rows of this batch were accepted is not kept any more. "
+                "Read them again without `after`, or take the output file.",
+                param="after",
+                code="cursor_expired",
+            )
+        rows = _published(api, batch, FilePlace(place[1], int(place[2])) if place else FilePlace())
 
     def lines() -> Iterator[bytes]:
         for at, line in islice(rows, limit):
             # In front of what the files have, so that a line is never taken apart for it.
-            yield b'{"cursor":"%d-%d",' % (at.number, at.position) + line[1:]
+            yield b'{"cursor":"%s",' % at.encode() + line[1:]
 
     return StreamingResponse(_chunks(lines()), media_type="application/x-ndjson")
+
+
+def _has_work(batch: Batch, now: int) -> bool:
+    """Whether the Segments are there, and not about to be removed."""
+    return batch.status in OPEN or (batch.remove_work_at is not None and now < batch.remove_work_at)
+
+
+def _published(api: Api, batch: Batch, place: FilePlace) -> Iterator[tuple[str, bytes]]:
+    file_ids = {"output": batch.output_file_id, "error": batch.error_file_id}
+    with api.ledger.read() as conn:
+        for file_id in filter(None, file_ids.values()):
+            if files.get(conn, batch.tenant_id, file_id, now=api.now) is None:
+                raise ApiError(
+                    404,
+                    "The results of this batch are gone: one of its files was deleted or has "
+                    "expired. A new batch of the same input computes them again.",
+                    code="results_gone",
+                    param="batch_id",
+                )
+    try:
+        found = published_lines(api.store, batch.tenant_id, file_ids, place)
+    except NoSuchPlace as error:
+        raise _no_such_cursor(f"{place.which}-{place.offset}") from error
+    return ((f"{at.which}-{at.offset}", line) for at, line in found)
+
+
+def _no_such_cursor(after: str | None) -> ApiError:
+    return refused(f"{after!a} is no cursor of this batch.", param="after")
 
 
 def _chunks(lines: Iterator[bytes]) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gristmill.cli import keys, tenants
+from gristmill.cli import keys, ledger, tenants
 from gristmill.cli.api import api
 from gristmill.cli.client_commands import add_client_commands
 from gristmill.cli.control import control
@@ -36,6 +36,7 @@ app.command()(control)
 app.command()(api)
 app.add_typer(keys.app, name="keys")
 app.add_typer(tenants.app, name="tenants")
+app.add_typer(ledger.app, name="ledger")
 app.command()(replay)
 add_client_commands(app)
 app.command()(score)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from gristmill import crash_points
 from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control, read_batch
+from gristmill.control.ending import remove_work_at, write_end
 from gristmill.control.lines import derived_id
 from gristmill.control.merge import merge_slice
 from gristmill.ledger import batches, files, segments, shards
@@ -110,12 +111,15 @@ def _publish(control: Control, batch: Batch) -> None:
             output_file_id=output.id if output else None,
             error_file_id=error.id if error else None,
             now=control.now,
+            remove_work_at=remove_work_at(control, batch),
         )
         if published:
             for file in filter(None, (output, error)):
                 files.add(conn, file)
         crash_points.at("publishing", batch=batch.id)
     crash_points.at("published", batch=batch.id)
+    if batch.input_file_id is not None:
+        write_end(control, batch.tenant_id, batch.id)
 
 
 def _write_file(control: Control, batch: Batch, which: str) -> files.File:

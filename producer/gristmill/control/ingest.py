@@ -11,6 +11,8 @@ from typing import Any, BinaryIO
 from gristmill import crash_points
 from gristmill.control.accept import INGEST_ATTEMPT, apply
 from gristmill.control.base import Control, read_batch
+from gristmill.control.ending import remove_work_at
+from gristmill.control.ingested import write_ingested
 from gristmill.control.room import check_room_for_rows
 from gristmill.control.submit import SHARD_SETTINGS
 from gristmill.errors import BatchInvalid
@@ -108,8 +110,10 @@ def ingest_slice(
                 errors=invalid.errors,
                 num_errors=invalid.num_errors,
                 now=control.now,
+                remove_work_at=remove_work_at(control, batch),
             )
         return True
+    write_ingested(control, batch)
     with control.ledger.write() as conn:
         batches.transition(conn, tenant_id, batch_id, BatchStatus.IN_PROGRESS, control.now)
     crash_points.at("ingested", batch=batch_id)

@@ -35,6 +35,9 @@ _NEVER_RUN = {
     ),
 }
 
+#: What stands in the error lines of rows that no worker has seen the end of.
+NEVER_RUN_CODES = frozenset(error.code for error in _NEVER_RUN.values())
+
 
 @dataclass(frozen=True, slots=True)
 class MergedSlice:

@@ -10,7 +10,9 @@ from typing import BinaryIO
 
 from gristmill.control.base import Control
 from gristmill.control.budget import price_options
+from gristmill.control.ending import remove_work_at
 from gristmill.control.ingest import ingest_slice
+from gristmill.control.retried_rows import open_rows
 from gristmill.control.room import max_rows_of
 from gristmill.errors import BatchInvalid, GristmillError, KeyNotFound, LineError
 from gristmill.ledger import batches, models, submissions
@@ -19,7 +21,6 @@ from gristmill.ledger.models import ServedModel
 from gristmill.models import Model
 from gristmill.requests.first_model import first_model_name
 from gristmill.requests.tokenise import Tokeniser
-from gristmill.stores.keys import file_key
 
 log = logging.getLogger(__name__)
 
@@ -102,10 +103,9 @@ class ReadUploads:
 
     def _read_slice(self, batch: Batch, should_stop: Callable[[], bool]) -> bool:
         """False when the batch is for a model of another process."""
-        key = file_key(batch.tenant_id, batch.input_file_id or "")
 
         def open_file() -> BinaryIO:
-            return self._control.store.open(key)
+            return open_rows(self._control.store, batch)
 
         give_way_at = self._monotonic() + SLICE_S
         try:
@@ -162,6 +162,7 @@ class ReadUploads:
                 errors=(LineError(code, message, param="input_file_id"),),
                 num_errors=1,
                 now=self._control.now,
+                remove_work_at=remove_work_at(self._control, batch),
             )
 
     def tell_models(self) -> None:

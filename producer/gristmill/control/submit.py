@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from gristmill import crash_points
 from gristmill.control.room import check_room_for_batch
 from gristmill.errors import UsageError
-from gristmill.ledger import batches, files, submissions
+from gristmill.ledger import batches, files, life, submissions
 from gristmill.ledger.batch import Batch, Submission
 from gristmill.ledger.ids import new_id
 from gristmill.ledger.ledger import Ledger
@@ -48,11 +48,15 @@ def submit(
     now_s: float,
     window_s: int,
     resent_since: int | None,
+    seed: str | None = None,
 ) -> tuple[Batch, bool]:
     """The batch of a submission, and whether it is new. Its description is in the Store first.
 
     One with the same idempotency key, or the same request since `resent_since`, is not new.
     Raises InputFileMissing, InputFileUnusable and QuotaExceeded.
+    One with the same idempotency key, the same request since `resent_since`, or that runs the
+    same rows again, is not new. The seed is the batch's own id, unless another one is given.
+    Raises InputFileMissing and InputFileUnusable.
     """
     with ledger.read() as conn:
         found = _find(conn, tenant_id, submission, resent_since=resent_since)
@@ -68,7 +72,7 @@ def submit(
         "id": batch_id,
         "tenant_id": tenant_id,
         "run_id": run_id,
-        "seed": batch_id,
+        "seed": seed or batch_id,
         "options": options,
         "created_at": created_at,
         "expires_at": expires_at,
@@ -89,7 +93,7 @@ def submit(
                     batch_id,
                     run_id=run_id,
                     model=UNDECIDED,
-                    seed=batch_id,
+                    seed=seed or batch_id,
                     input_fingerprint=submission.input_file_id,
                     options=options,
                     created_at=created_at,
@@ -117,6 +121,8 @@ def _find(
     conn: Connection, tenant_id: str, submission: Submission, *, resent_since: int | None
 ) -> Batch | None:
     key, digest = submission.idempotency_key, submission.request_digest
+    if submission.retry_of is not None:
+        return life.find_retry(conn, tenant_id, submission.retry_of)
     if key is not None:
         return submissions.find_by_idempotency_key(conn, tenant_id, key)
     if resent_since is not None and digest is not None:
@@ -138,3 +144,6 @@ def _check_file(
             f"The file {file_id} has the purpose {file.purpose!r}. Upload the requests with the "
             "purpose 'batch'."
         )
+    names = submission.retry_file_id
+    if names is not None and files.get(conn, tenant_id, names, now=now) is None:
+        raise InputFileMissing(f"There is no file {names}.")

@@ -12,12 +12,12 @@ from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control, read_batch
 from gristmill.control.dispatch import ring
 from gristmill.control.finalize import finalize, freeze
+from gristmill.control.removal import remove_unneeded
 from gristmill.errors import CorruptDocument
-from gristmill.ledger import batches, files, shards
+from gristmill.ledger import batches, shards
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.due import list_due
 from gristmill.ledger.status import BatchStatus, FreezeReason
-from gristmill.stores.keys import file_key
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def sweep(control: Control) -> None:
             end_if_due(control, read_batch(control, batch.tenant_id, batch.id))
         except CorruptDocument as error:
             damage = damage or error
-    _remove_expired_files(control)
+    remove_unneeded(control)
     if damage is not None:
         raise damage
 
@@ -81,18 +81,6 @@ def _ring_silent_shards(control: Control, batch: Batch) -> None:
         if is_silent:
             log.info("shard rung again batch=%s shard=%d", batch.id, shard.n)
             ring(control, batch, shard)
-
-
-def _remove_expired_files(control: Control) -> None:
-    """Nobody may read them any more. One that a batch still has to read is waited for."""
-    with control.ledger.read() as conn:
-        expired = files.list_expired(conn, now=control.now)
-        unused = [f for f in expired if not files.is_being_read(conn, f.tenant_id, f.id)]
-    for file in unused:
-        control.store.delete(file_key(file.tenant_id, file.id))
-        with control.ledger.write() as conn:
-            files.delete(conn, file.tenant_id, file.id, now=control.now)
-        log.info("file expired tenant=%s file=%s", file.tenant_id, file.id)
 
 
 def _due_batches(control: Control) -> Iterator[Batch]:

@@ -71,7 +71,11 @@ def get(
     conn: Connection, tenant_id: str, batch_id: str, *, for_update: bool = False
 ) -> Batch | None:
     """With `for_update` nobody else changes the batch until this transaction ends."""
-    query = select(batches).where(batches.c.id == batch_id, batches.c.tenant_id == tenant_id)
+    query = select(batches).where(
+        batches.c.id == batch_id,
+        batches.c.tenant_id == tenant_id,
+        batches.c.deleted_at.is_(None),
+    )
     row = conn.execute(query.with_for_update() if for_update else query).mappings().one_or_none()
     return None if row is None else batch_from_row(row)
 
@@ -80,7 +84,7 @@ def list_newest(conn: Connection, tenant_id: str, *, limit: int = 20) -> list[Ba
     """The batches of a tenant, the newest first."""
     query = (
         select(batches)
-        .where(batches.c.tenant_id == tenant_id)
+        .where(batches.c.tenant_id == tenant_id, batches.c.deleted_at.is_(None))
         .order_by(batches.c.created_at.desc(), batches.c.id)
         .limit(limit)
     )
@@ -171,6 +175,7 @@ def fail_validation(
     errors: tuple[LineError, ...],
     num_errors: int,
     now: int,
+    remove_work_at: int | None = None,
 ) -> bool:
     """The input is refused as a whole: no row of it was ever due."""
     return transition(conn, tenant_id, batch_id, BatchStatus.FAILED, now) and _change(
@@ -180,6 +185,7 @@ def fail_validation(
         values={
             "errors": [asdict(error) for error in errors],
             "num_errors": num_errors,
+            "remove_work_at": remove_work_at,
             **dict.fromkeys(("total", "completed", "failed"), 0),
         },
     )
@@ -261,6 +267,7 @@ def publish(
     output_file_id: str | None,
     error_file_id: str | None,
     now: int,
+    remove_work_at: int | None = None,
 ) -> bool:
     """The result files become the batch's, and it reaches its end. False when it has already."""
     assert batch.freeze_reason is not None, "only a frozen batch is published"
@@ -278,6 +285,7 @@ def publish(
             "failed": batch.num_error_lines,
             "output_file_id": output_file_id,
             "error_file_id": error_file_id,
+            "remove_work_at": remove_work_at,
         },
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import ColumnElement, Connection, Select, insert, or_, select, update
 
@@ -24,8 +24,28 @@ class File:
     deleted_at: int | None = None
 
 
+#: What an upload expires at until it is complete: nobody sees it, and the sweep leaves it be.
+UPLOADING = 0
+#: What is not complete after so long never will be.
+MAX_UPLOAD_S = 24 * 3600
+
+
 def add(conn: Connection, file: File) -> None:
     conn.execute(insert(files).values(**asdict(file)))
+
+
+def begin_upload(conn: Connection, file: File) -> None:
+    """Its bytes are about to be in the Store. Without `complete_upload` the sweep removes them."""
+    add(conn, replace(file, expires_at=UPLOADING))
+
+
+def complete_upload(conn: Connection, file: File) -> bool:
+    """From now on the file is there. False when the sweep has given it up."""
+    statement = update(files).where(
+        files.c.tenant_id == file.tenant_id, files.c.id == file.id, files.c.deleted_at.is_(None)
+    )
+    changed = conn.execute(statement.values(num_bytes=file.num_bytes, expires_at=file.expires_at))
+    return changed.rowcount == 1
 
 
 def get(
@@ -61,10 +81,10 @@ def list_page(
 
 
 def is_being_read(conn: Connection, tenant_id: str, file_id: str) -> bool:
-    """Whether a batch still has to read the file as its input."""
+    """Whether a batch still has to read the file, for its rows or for which of them to run."""
     query = select(batches.c.id).where(
         batches.c.tenant_id == tenant_id,
-        batches.c.input_file_id == file_id,
+        or_(batches.c.input_file_id == file_id, batches.c.retry_file_id == file_id),
         batches.c.status == BatchStatus.VALIDATING,
         batches.c.freeze_reason.is_(None),
     )
@@ -87,7 +107,11 @@ def delete(conn: Connection, tenant_id: str, file_id: str, *, now: int) -> bool:
 
 def list_expired(conn: Connection, *, now: int, limit: int = 100) -> Sequence[File]:
     """Files of all tenants that nobody may read any more: for the sweep, never for a caller."""
-    query = select(files).where(files.c.deleted_at.is_(None), files.c.expires_at <= now)
+    query = select(files).where(
+        files.c.deleted_at.is_(None),
+        files.c.expires_at <= now,
+        or_(files.c.expires_at != UPLOADING, files.c.created_at <= now - MAX_UPLOAD_S),
+    )
     rows = conn.execute(query.order_by(files.c.expires_at).limit(limit)).mappings()
     return [File(**row) for row in rows]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, func, insert, select, update
 
 from gristmill.ledger.schema import shards
 
@@ -108,6 +108,17 @@ def list_slice(conn: Connection, tenant_id: str, batch_id: str, slice_n: int) ->
         .order_by(shards.c.n)
     )
     return [_shard(row) for row in conn.execute(query).mappings()]
+
+
+def count_by_slice(conn: Connection, tenant_id: str, batch_id: str, num_slices: int) -> list[int]:
+    """How many Shards each slice has."""
+    query = (
+        select(shards.c.slice, func.count())
+        .where(*_of(tenant_id, batch_id))
+        .group_by(shards.c.slice)
+    )
+    counts = {slice_n: count for slice_n, count in conn.execute(query)}
+    return [counts.get(slice_n, 0) for slice_n in range(num_slices)]
 
 
 def list_waiting(conn: Connection, tenant_id: str, batch_id: str, limit: int) -> list[ShardRow]:

@@ -41,6 +41,9 @@ EDGES: Mapping[BatchStatus, frozenset[BatchStatus]] = {
 #: Statuses out of which something still has to happen.
 OPEN = tuple(status for status, edges in EDGES.items() if edges)
 
+#: Statuses out of which nothing happens any more.
+ENDS = tuple(status for status, edges in EDGES.items() if not edges)
+
 #: In which statuses a batch can be frozen for a reason, and how it ends then.
 FREEZES_FROM: Mapping[FreezeReason, tuple[BatchStatus, ...]] = {
     FreezeReason.COMPLETE: (_S.IN_PROGRESS,),

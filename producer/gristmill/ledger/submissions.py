@@ -28,11 +28,13 @@ def list_page(
     """The batches of a tenant, the newest first; None when it has none with the id `after_id`."""
     query = select(batches).where(batches.c.tenant_id == tenant_id)
     if after_id is not None:
+        # One that was deleted meanwhile keeps its place.
         named = query.where(batches.c.id == after_id)
         found = conn.execute(named).mappings().one_or_none()
         if found is None:
             return None
         query = query.where(after(batches, found, newest_first=True))
+    query = query.where(batches.c.deleted_at.is_(None))
     rows, has_more = read_page(conn, query, batches, limit=limit, newest_first=True)
     return Page([batch_from_row(row) for row in rows], has_more)
 

@@ -2,6 +2,8 @@
 
 t/{tenant}/b/{batch}/batch.json                                  what the batch is
 t/{tenant}/b/{batch}/stop                                        its rows need not run any more
+t/{tenant}/b/{batch}/end.json                                    how it ended, when it has
+t/{tenant}/b/{batch}/{run}/ingested.json                         that all of its input is in Shards
 t/{tenant}/b/{batch}/{run}/shards/{n}                            Jobs, written once by ingest
 t/{tenant}/b/{batch}/{run}/segments/{n}/{attempt}/{seq}          results, appended by workers
 t/{tenant}/b/{batch}/{run}/frozen.json                           the Segments that count
@@ -25,6 +27,14 @@ def batch_key(tenant_id: str, batch_id: str) -> str:
 
 def stop_key(tenant_id: str, batch_id: str) -> str:
     return f"{batch_prefix(tenant_id, batch_id)}stop"
+
+
+def end_key(tenant_id: str, batch_id: str) -> str:
+    return f"{batch_prefix(tenant_id, batch_id)}end.json"
+
+
+def ingested_key(tenant_id: str, batch_id: str, run_id: str) -> str:
+    return f"{batch_prefix(tenant_id, batch_id)}{run_id}/ingested.json"
 
 
 def shard_key(tenant_id: str, batch_id: str, run_id: str, n: int) -> str:

@@ -116,15 +116,8 @@ class LocalStore:
 
     def remove_unfinished(self, older_than_s: float) -> int:
         """Every write touches its file, so one that is still going on is never old."""
-        oldest = self._clock() - older_than_s
-        num_removed = 0
         with self._readable_errors(""):
-            for temp in self._root.rglob(f"{_TEMP_PREFIX}*"):
-                with suppress(FileNotFoundError):
-                    if temp.stat().st_mtime <= oldest:
-                        temp.unlink()
-                        num_removed += 1
-        return num_removed
+            return self._remove_unfinished(self._root, self._clock() - older_than_s)
 
     def probe(self) -> None:
         key = f"probe-{secrets.token_hex(8)}"
@@ -134,6 +127,27 @@ class LocalStore:
                 raise StoreRefused(f"{self._root} does not give back what was written to it.")
         finally:
             self.delete(key)
+
+    def _remove_unfinished(self, folder: Path, oldest: float) -> int:
+        """Also folders below this one that have been empty for so long; they are not counted."""
+        try:
+            with os.scandir(folder) as found:
+                entries = list(found)
+        except FileNotFoundError:
+            return 0
+        num_removed = 0
+        for entry in entries:
+            with suppress(FileNotFoundError):  # others may have been faster
+                is_old = entry.stat(follow_symlinks=False).st_mtime <= oldest
+                if entry.is_dir(follow_symlinks=False):
+                    num_removed += self._remove_unfinished(Path(entry), oldest)
+                    if is_old:
+                        with suppress(OSError):  # it is not empty
+                            os.rmdir(entry)
+                elif is_old and entry.name.startswith(_TEMP_PREFIX):
+                    os.unlink(entry)
+                    num_removed += 1
+        return num_removed
 
     def _not_found(self, key: str) -> KeyNotFound:
         return KeyNotFound(f"There is no object {key!r} in {self._root}.")

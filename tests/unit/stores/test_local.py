@@ -85,3 +85,21 @@ def test_a_folder_that_is_a_file_is_refused_by_the_probe(tmp_path: Path) -> None
 
     with pytest.raises(StoreRefused, match="may write to"):
         LocalStore(tmp_path / "file" / "store").probe()
+
+
+def test_folders_that_have_been_empty_for_long_are_removed(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    store.put("t/a/x/1", b"1")
+    store.put("t/b/y", b"2")
+    store.delete("t/a/x/1")
+    emptied_at = (tmp_path / "store/t/a/x").stat().st_mtime
+    young = LocalStore(tmp_path / "store", clock=lambda: emptied_at + 3599)
+    old = LocalStore(tmp_path / "store", clock=lambda: emptied_at + 3600)
+
+    assert young.remove_unfinished(older_than_s=3600) == 0
+    assert (tmp_path / "store/t/a/x").exists()
+    assert old.remove_unfinished(older_than_s=3600) == 0
+    assert not (tmp_path / "store/t/a/x").exists()
+    assert list(store.list("")) == ["t/b/y"]
+    store.put("t/a/x/1", b"1")
+    assert store.get("t/a/x/1") == b"1"

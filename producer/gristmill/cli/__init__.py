@@ -57,7 +57,14 @@ def _gristmill(
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
+    verbose: Annotated[
+        int, typer.Option("-v", count=True, help="Tell what is tried again; -vv more.")
+    ] = 0,
 ) -> None:
+    if verbose:
+        from gristmill.client.setup import log_at
+
+        log_at("INFO" if verbose == 1 else "DEBUG")
     # A callback keeps `run` a command of its own while it is the only one.
     del version
 

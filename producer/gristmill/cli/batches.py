@@ -68,6 +68,7 @@ def create(
 
 
 @app.command(name="list")
+@app.command(name="ls", hidden=True)
 def list_(
     limit: Limit = 20,
     after: After = None,

@@ -42,6 +42,7 @@ def create(
 
 
 @app.command(name="list")
+@app.command(name="ls", hidden=True)
 def list_(
     purpose: Annotated[
         str | None, typer.Option("--purpose", help="batch or batch_output; default: all.")

@@ -18,6 +18,7 @@ app = typer.Typer(
 
 
 @app.command(name="list")
+@app.command(name="ls", hidden=True)
 def list_(
     base_url: BaseUrl = None,
     profile: Profile = None,

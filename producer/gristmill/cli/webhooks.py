@@ -55,6 +55,7 @@ def create(
 
 
 @app.command(name="list")
+@app.command(name="ls", hidden=True)
 def list_(
     limit: Limit = 20,
     after: After = None,

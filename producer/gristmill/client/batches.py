@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Unpack
+from pathlib import Path
+from typing import Any, Unpack
 
 from gristmill.client.calls import Caller
 from gristmill.client.drive import AsyncDriver, SyncDriver
 from gristmill.client.files import FileCalls, checked_id
+from gristmill.client.handle_calls import write_results
 from gristmill.client.more_objects import WebhookEndpoint
 from gristmill.client.objects import Batch, BatchDeleted, PageContent
 from gristmill.client.options import CallOptions
@@ -130,6 +133,18 @@ class Batches:
         """As `BatchHandle.results`."""
         return self._driver.iterate(results(self._calls, [batch_id], ordered=ordered, after=after))
 
+    def download(
+        self,
+        batch_id: str,
+        path: str | os.PathLike[str],
+        *,
+        join: Any = None,
+        id_column: str | None = None,
+    ) -> int:
+        """As `BatchHandle.download`."""
+        steps = write_results(self._calls, [batch_id], Path(path), join=join, id_column=id_column)
+        return self._driver.run(steps)
+
     def accepted(
         self, batch_id: str, *, after: str | None = None, limit: int | None = None
     ) -> Iterator[Result]:
@@ -187,6 +202,17 @@ class AsyncBatches:
         self, batch_id: str, *, ordered: bool = True, after: str | None = None
     ) -> AsyncIterator[Result]:
         return self._driver.iterate(results(self._calls, [batch_id], ordered=ordered, after=after))
+
+    async def download(
+        self,
+        batch_id: str,
+        path: str | os.PathLike[str],
+        *,
+        join: Any = None,
+        id_column: str | None = None,
+    ) -> int:
+        steps = write_results(self._calls, [batch_id], Path(path), join=join, id_column=id_column)
+        return await self._driver.run(steps)
 
     def accepted(
         self, batch_id: str, *, after: str | None = None, limit: int | None = None

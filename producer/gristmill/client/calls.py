@@ -117,6 +117,7 @@ def _tried(request: Request, step: type[Send] | type[Fetch]) -> Steps[Reply]:
         # The service tells a request that is sent again by this count.
         attempt = request.with_headers(x_stainless_retry_count=str(num_tries))
         num_tries += 1
+        log.debug("call method=%s url=%s try=%d", request.method, request.url, num_tries)
         error: APIError
         try:
             reply: Reply = yield step(attempt)

@@ -68,6 +68,10 @@ class KeyCalls:
             ApiKey, self.caller.request("GET", "/api_keys", query=query, call=call)
         )
 
+    def rotate(self, key_id: str, body: Mapping[str, object], call: CallOptions) -> Steps[ApiKey]:
+        path = f"/api_keys/{checked_id(key_id)}/rotate"
+        return self.caller.one(ApiKey, self.caller.request("POST", path, body=body, call=call))
+
     def revoke(self, key_id: str, call: CallOptions) -> Steps[ApiKey]:
         return self.caller.one(
             ApiKey, self.caller.request("DELETE", f"/api_keys/{checked_id(key_id)}", call=call)
@@ -103,6 +107,12 @@ class Keys:
         query = {"after": after, "limit": limit}
         return SyncPage(self._driver.run(self._calls.list(query, options)), self._driver)
 
+    def rotate(
+        self, key_id: str, *, overlap_s: int = 86400, **options: Unpack[CallOptions]
+    ) -> ApiKey:
+        """A new key in place of this one, which ends after `overlap_s` seconds."""
+        return self._driver.run(self._calls.rotate(key_id, {"overlap_s": overlap_s}, options))
+
     def revoke(self, key_id: str, **options: Unpack[CallOptions]) -> ApiKey:
         """It is refused everywhere within seconds."""
         return self._driver.run(self._calls.revoke(key_id, options))
@@ -133,6 +143,11 @@ class AsyncKeys:
     ) -> AsyncPaginator[ApiKey]:
         query = {"after": after, "limit": limit}
         return AsyncPaginator(self._calls.list(query, options), self._driver)
+
+    async def rotate(
+        self, key_id: str, *, overlap_s: int = 86400, **options: Unpack[CallOptions]
+    ) -> ApiKey:
+        return await self._driver.run(self._calls.rotate(key_id, {"overlap_s": overlap_s}, options))
 
     async def revoke(self, key_id: str, **options: Unpack[CallOptions]) -> ApiKey:
         return await self._driver.run(self._calls.revoke(key_id, options))

@@ -179,3 +179,8 @@ class WebhookEvent(APIObject):
     created_at: int = 0
     data: dict[str, Any] = Field(default_factory=dict)
     deliveries: list[WebhookDelivery] | None = None
+
+
+class WebhookEventTypes(APIObject):
+    object: str = "list"
+    data: list[str] = Field(default_factory=list)

@@ -15,12 +15,17 @@ def at_least_one(batch_ids: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def log_as_asked() -> None:
-    """GRISTMILL_LOG=debug or info shows what is tried again, on stderr; never keys or bodies."""
+    """GRISTMILL_LOG=info shows what is tried again, debug every call; never keys or bodies."""
     wanted = os.environ.get("GRISTMILL_LOG", "").upper()
+    if wanted in ("DEBUG", "INFO"):
+        log_at(wanted)
+
+
+def log_at(level: str) -> None:
+    """To stderr, once."""
     log = logging.getLogger("gristmill.client")
-    if wanted not in ("DEBUG", "INFO") or log.handlers:
-        return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(wanted)
+    log.setLevel(level)
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+        log.addHandler(handler)

@@ -9,7 +9,7 @@ from typing import Unpack
 from gristmill.client.calls import Caller
 from gristmill.client.drive import AsyncDriver, SyncDriver
 from gristmill.client.files import checked_id
-from gristmill.client.more_objects import WebhookEvent
+from gristmill.client.more_objects import WebhookEvent, WebhookEventTypes
 from gristmill.client.objects import PageContent
 from gristmill.client.options import CallOptions
 from gristmill.client.pages import AsyncPaginator, SyncPage
@@ -33,6 +33,36 @@ class EventCalls:
     ) -> Steps[PageContent[WebhookEvent]]:
         request = self.caller.request("GET", "/webhook_events", query=query, call=call)
         return self.caller.page(WebhookEvent, request)
+
+
+@dataclass(frozen=True, slots=True)
+class EventTypeCalls:
+    caller: Caller
+
+    def list(self, call: CallOptions) -> Steps[WebhookEventTypes]:
+        request = self.caller.request("GET", "/webhook_event_types", call=call)
+        return self.caller.one(WebhookEventTypes, request)
+
+
+class EventTypes:
+    """`client.webhooks.event_types`."""
+
+    def __init__(self, calls: EventTypeCalls, driver: SyncDriver) -> None:
+        self._calls = calls
+        self._driver = driver
+
+    def list(self, **options: Unpack[CallOptions]) -> WebhookEventTypes:
+        """What can be told; `data` has the names."""
+        return self._driver.run(self._calls.list(options))
+
+
+class AsyncEventTypes:
+    def __init__(self, calls: EventTypeCalls, driver: AsyncDriver) -> None:
+        self._calls = calls
+        self._driver = driver
+
+    async def list(self, **options: Unpack[CallOptions]) -> WebhookEventTypes:
+        return await self._driver.run(self._calls.list(options))
 
 
 class WebhookEvents:

@@ -24,7 +24,14 @@ from gristmill.client.options import CallOptions
 from gristmill.client.pages import AsyncPaginator, SyncPage
 from gristmill.client.steps import Steps
 from gristmill.client.verify import TOLERANCE_S, secret_of, verify_webhook
-from gristmill.client.webhook_events import AsyncWebhookEvents, EventCalls, WebhookEvents
+from gristmill.client.webhook_events import (
+    AsyncEventTypes,
+    AsyncWebhookEvents,
+    EventCalls,
+    EventTypeCalls,
+    EventTypes,
+    WebhookEvents,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,7 @@ class Webhooks:
         self._calls = calls
         self._driver = driver
         self.events = WebhookEvents(EventCalls(calls.caller), driver)
+        self.event_types = EventTypes(EventTypeCalls(calls.caller), driver)
 
     def create(
         self,
@@ -172,6 +180,7 @@ class AsyncWebhooks:
         self._calls = calls
         self._driver = driver
         self.events = AsyncWebhookEvents(EventCalls(calls.caller), driver)
+        self.event_types = AsyncEventTypes(EventTypeCalls(calls.caller), driver)
 
     async def create(
         self,

@@ -12,7 +12,12 @@ from gristmill.client.estimates import AsyncEstimates, AsyncUsage, Estimates, Us
 from gristmill.client.files import AsyncFiles, Files
 from gristmill.client.models import AsyncKeys, AsyncModels, Keys, Models
 from gristmill.client.pages import AsyncPage, SyncPage
-from gristmill.client.webhook_events import AsyncWebhookEvents, WebhookEvents
+from gristmill.client.webhook_events import (
+    AsyncEventTypes,
+    AsyncWebhookEvents,
+    EventTypes,
+    WebhookEvents,
+)
 from gristmill.client.webhooks import AsyncWebhooks, Webhooks
 
 TWINS = [
@@ -20,6 +25,7 @@ TWINS = [
     (BatchHandle, AsyncBatchHandle),
     (Batches, AsyncBatches),
     (Estimates, AsyncEstimates),
+    (EventTypes, AsyncEventTypes),
     (Files, AsyncFiles),
     (Keys, AsyncKeys),
     (Models, AsyncModels),

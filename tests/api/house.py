@@ -31,9 +31,8 @@ from gristmill.stores.base import Store
 from gristmill_worker.worker import Worker
 
 ENDED = {"completed", "failed", "expired", "cancelled"}
-ALL = tuple(scope for scope in Scope if scope is not Scope.OPERATOR)
 _CHAT = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
-ALL = tuple(Scope)
+ALL = tuple(scope for scope in Scope if scope is not Scope.OPERATOR)
 
 
 class SteppedClock:

@@ -38,7 +38,7 @@ def retry_batch(batch_id: str, api: UseApi, caller: BatchesWriter) -> BatchObjec
             *(batch.tenant_id, batch.id, made.id, caller.key_id),
         )
         api.on_submitted()
-    return batch_object(made)
+    return batch_object(made, api.outlook)
 
 
 @router.delete("/{batch_id}")

@@ -201,16 +201,7 @@ def batch_object(batch: Batch, outlook: Outlook) -> BatchObject:
         max_cost=None if batch.max_cost is None else float(batch.max_cost),
         cost=None if cost is None else float(cost),
         progress=progress_object(outlook.of(batch)),
-    )
-
-
-def usage_object(usage: Usage) -> BatchUsage:
-    return BatchUsage(
-        input_tokens=usage.prompt_tokens,
-        input_tokens_details=InputTokensDetails(cached_tokens=usage.cached_tokens),
-        output_tokens=usage.completion_tokens,
-        output_tokens_details=OutputTokensDetails(),
-        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        retry_of=batch.retry_of,
     )
 
 
@@ -224,7 +215,16 @@ def progress_object(progress: Progress | None) -> ProgressObject | None:
         batches_ahead=progress.num_ahead,
         tokens_per_second=None if speed is None else round(speed, 1),
         completes_at=progress.completes_at,
-        retry_of=batch.retry_of,
+    )
+
+
+def usage_object(usage: Usage) -> BatchUsage:
+    return BatchUsage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=InputTokensDetails(cached_tokens=usage.cached_tokens),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=OutputTokensDetails(),
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
     )
 
 

@@ -6,7 +6,7 @@ It sees all tenants, and serves no caller.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control, read_batch
@@ -17,7 +17,7 @@ from gristmill.errors import CorruptDocument
 from gristmill.ledger import batches, shards
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.due import list_due
-from gristmill.ledger.status import BatchStatus, FreezeReason
+from gristmill.ledger.status import OPEN, BatchStatus, FreezeReason
 
 log = logging.getLogger(__name__)
 
@@ -25,16 +25,17 @@ log = logging.getLogger(__name__)
 _MAX_DOUBLINGS = 6
 
 
-def sweep(control: Control) -> None:
+def sweep(control: Control, *, end: Callable[[Control, Batch], object] | None = None) -> None:
     """One round over all batches that something is due for.
 
+    `end` is called with each that may have to end; by default it ends here and now (`end_if_due`).
     Raises, after all of them had their turn, what the Store has lost of the first one.
     """
     damage: CorruptDocument | None = None
     for batch in _due_batches(control):
         try:
             _ring_silent_shards(control, batch)
-            end_if_due(control, read_batch(control, batch.tenant_id, batch.id))
+            (end or end_if_due)(control, read_batch(control, batch.tenant_id, batch.id))
         except CorruptDocument as error:
             damage = damage or error
     remove_unneeded(control)
@@ -42,14 +43,26 @@ def sweep(control: Control) -> None:
         raise damage
 
 
-def end_if_due(control: Control, batch: Batch) -> bool:
-    """Freeze and finalize a batch that is complete, overdue or cancelled; whether it has ended."""
+def must_end(control: Control, batch: Batch) -> bool:
+    """Whether a batch is complete, overdue or cancelled, or on its way to its end."""
+    if batch.freeze_reason is not None:
+        return batch.status in OPEN
+    return _reason_to_end(control, batch) is not None
+
+
+def end_if_due(
+    control: Control, batch: Batch, *, should_pause: Callable[[], bool] = lambda: False
+) -> bool:
+    """Freeze and finalize a batch that is complete, overdue or cancelled; whether it has ended.
+
+    It may pause between two slices of its rows, and goes on from there when it is called again.
+    """
     if batch.freeze_reason is None:
         reason = _reason_to_end(control, batch)
         if reason is None or not freeze(control, batch, reason):
             return False
         log.info("batch frozen batch=%s reason=%s", batch.id, reason)
-    return finalize(control, batch.tenant_id, batch.id)
+    return finalize(control, batch.tenant_id, batch.id, should_pause=should_pause)
 
 
 def _reason_to_end(control: Control, batch: Batch) -> FreezeReason | None:

@@ -5,10 +5,11 @@ Nothing else reads the environment. The README has a row for each field (a test 
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -100,6 +101,30 @@ class Settings(BaseSettings):
         None, ge=1, description="Bytes of uploaded files and result files together."
     )
 
+    # Webhooks
+    webhook_allowed_networks: str | None = Field(
+        None,
+        description="Private networks that webhooks may go to, by http and any port too: CIDRs, "
+        "separated by commas.",
+    )
+    webhook_ports: str = Field(
+        "443", description="Ports of public addresses that webhooks may go to."
+    )
+
+    @field_validator("webhook_allowed_networks")
+    @classmethod
+    def _check_networks(cls, value: str | None) -> str | None:
+        for item in items_of(value):
+            ipaddress.ip_network(item)
+        return value
+
+    @field_validator("webhook_ports")
+    @classmethod
+    def _check_ports(cls, value: str) -> str:
+        if not all(item.isdecimal() and 0 < int(item) < 65536 for item in items_of(value)):
+            raise ValueError("write numbers from 1 to 65535, separated by commas")
+        return value
+
     # Processes
     watchdog_s: float = Field(
         120.0, gt=0, description="No step of the engine for so long, with work, ends the worker."
@@ -137,3 +162,8 @@ class Settings(BaseSettings):
     num_threads: int | None = Field(
         None, ge=1, description="CPU threads of the engine; default: the cores it may use."
     )
+
+
+def items_of(text: str | None) -> list[str]:
+    """What stands between the commas."""
+    return [item.strip() for item in (text or "").split(",") if item.strip()]

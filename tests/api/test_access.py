@@ -199,11 +199,17 @@ def test_B50_on_every_route_a_foreign_id_is_an_unknown_one(house: House) -> None
 def things_of_acme(house: House, batch: Batch) -> dict[str, list[str]]:
     """Ids by the name that they have in URLs; each kind of thing that there is."""
     _, key = house.service.access.make_key("acme", name="n")
+    wanted = {"name": "n", "url": "https://example.com/", "event_types": ["batch.failed"]}
+    with house.http() as http:
+        endpoint = document(http.post("/v1/webhook_endpoints", json=wanted))["id"]
+        events = document(http.get("/v1/webhook_events", params={"batch_id": batch.id}))["data"]
     return {
         "file_id": [batch.input_file_id, str(batch.output_file_id)],
         "batch_id": [batch.id],
         "key_id": [key.id],
         "tenant_id": ["acme"],
+        "webhook_endpoint_id": [endpoint],
+        "event_id": [event["id"] for event in events],
     }
 
 

@@ -20,6 +20,7 @@ from gristmill.api import (
     results,
     tenants,
     usage,
+    webhook_routes,
 )
 from gristmill.api.audit_trail import AuditTrail
 from gristmill.api.batches import BatchRequest
@@ -66,6 +67,8 @@ def create_app(api: Api) -> FastAPI:
     account = (keys, tenants, usage, audit)
     for resource in (files, batches, batch_life, results, models, *account, health):
         app.include_router(resource.router)
+    for router in webhook_routes.ROUTERS:
+        app.include_router(router)
     add_failure_handlers(app)
     app.add_middleware(AuditTrail)
     app.add_middleware(FrontDoor)
@@ -77,7 +80,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = FastAPI.openapi(app)
         _, bodies = models_json_schema(
-            [(kind, "validation") for kind in _BODIES],
+            [(kind, "validation") for kind in (*_BODIES, *webhook_routes.BODIES)],
             ref_template="#/components/schemas/{model}",
         )
         document["components"]["schemas"] |= bodies["$defs"]

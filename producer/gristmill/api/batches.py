@@ -20,11 +20,19 @@ from pydantic import (
     field_validator,
 )
 
+from gristmill.api.batch_webhook import (
+    BatchWithWebhookObject,
+    WebhookFields,
+    is_same_webhook,
+    webhook_of,
+    with_webhook,
+)
 from gristmill.api.bodies import documented, json_body
 from gristmill.api.context import Api, BatchesReader, BatchesWriter, UseApi, is_id
 from gristmill.api.failures import not_found, refused
 from gristmill.api.files import MAX_EXPIRY_S, MIN_EXPIRY_S
 from gristmill.api.objects import BatchObject, ListObject, batch_object, list_object
+from gristmill.api.resent import RESEND_WINDOW_S, RetryCount, is_resent
 from gristmill.control.submit import InputFileMissing, InputFileUnusable, submit
 from gristmill.ledger import batches, submissions
 from gristmill.ledger.batch import Batch, Submission
@@ -34,8 +42,6 @@ from gristmill.types import Endpoint
 log = logging.getLogger(__name__)
 router = APIRouter(prefix="/v1/batches", tags=["Batches"])
 
-#: A request that is sent again blindly within this time creates no second batch.
-RESEND_WINDOW_S = 600
 _MAX_PAIRS, _MAX_KEY_CHARS, _MAX_VALUE_CHARS = 16, 64, 512
 _WINDOW = re.compile(r"([1-9][0-9]{0,6})([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -62,7 +68,7 @@ class ExpiresAfter(BaseModel):
     seconds: StrictInt = Field(ge=MIN_EXPIRY_S, le=MAX_EXPIRY_S)
 
 
-class BatchRequest(BaseModel):
+class BatchRequest(WebhookFields):
     model_config = ConfigDict(extra="forbid")
 
     input_file_id: StrictStr
@@ -115,8 +121,8 @@ def create_batch(
     caller: BatchesWriter,  # known before the body is read
     body: Annotated[BatchRequest, Depends(json_body(BatchRequest))],
     idempotency_key: Annotated[str | None, Header()] = None,
-    retry_count: Annotated[str | None, Header(alias="x-stainless-retry-count")] = None,
-) -> BatchObject:
+    retry_count: RetryCount = None,
+) -> BatchObject | BatchWithWebhookObject:
     """Make a batch of an uploaded file. Validation follows; look at `status`.
 
     The same `Idempotency-Key` gives the same batch. The official client sends none when it tries
@@ -146,7 +152,7 @@ def create_batch(
         idempotency_key=idempotency_key,
         request_digest=_digest(caller.key_id, body),
     )
-    is_resent = bool(retry_count and retry_count.isdigit() and retry_count.strip("0"))
+    webhook = webhook_of(api, caller.tenant_id, body)
     try:
         batch, is_new = submit(
             api.ledger,
@@ -156,13 +162,14 @@ def create_batch(
             submission,
             now_s=api.clock(),
             window_s=window_s(body.completion_window),
-            resent_since=api.now - RESEND_WINDOW_S if is_resent else None,
+            resent_since=api.now - RESEND_WINDOW_S if is_resent(retry_count) else None,
+            webhook=webhook,
         )
     except InputFileMissing as error:
         raise not_found("file", body.input_file_id, param="input_file_id") from error
     except InputFileUnusable as error:
         raise refused(str(error), param="input_file_id") from error
-    if not is_new and not _is_same(batch, submission):
+    if not is_new and not (_is_same(batch, submission) and is_same_webhook(api, batch, body)):
         raise refused(
             f"This Idempotency-Key has created {batch.id} from another request. Use a new one.",
             param="Idempotency-Key",
@@ -173,7 +180,7 @@ def create_batch(
             "batch created tenant=%s batch=%s key=%s", batch.tenant_id, batch.id, caller.key_id
         )
         api.on_submitted()
-    return batch_object(batch, api.outlook)
+    return with_webhook(api, batch, body, batch_object(batch, api.outlook))
 
 
 @router.get("")

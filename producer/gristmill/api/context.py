@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -21,6 +22,8 @@ from gristmill.quotas import quotas_of
 from gristmill.settings import Settings
 from gristmill.stores.base import Store
 
+#: So many callers at once may wait for what a webhook endpoint answers to a test.
+_MAX_WEBHOOK_TESTS = 4
 #: All ids that were ever given out look like this; nothing else is looked for.
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _bearer = HTTPBearer(auto_error=False, description="An API key: gm_…")
@@ -40,6 +43,9 @@ class Api:
     on_submitted: Callable[[], None] = lambda: None
     prices: PriceTable = NO_PRICES
     outlook: Outlook = field(init=False)
+    webhook_tests: threading.BoundedSemaphore = field(
+        default_factory=lambda: threading.BoundedSemaphore(_MAX_WEBHOOK_TESTS)
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outlook", Outlook(self.ledger, self.clock))

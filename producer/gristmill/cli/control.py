@@ -53,6 +53,7 @@ def _serve(
     from gristmill.control.base import Control
     from gristmill.control.loop import ControlLoop
     from gristmill.control.read_uploads import ReadUploads
+    from gristmill.control.webhooks import WebhookLoop
     from gristmill.ledger.open import open_ledger
     from gristmill.local.find import find_local_model
     from gristmill.prices import read_prices
@@ -71,11 +72,12 @@ def _serve(
     loop = ControlLoop(control)
     catalogue = [find_local_model(m, settings=settings, revision=None)[0] for m in models]
     uploads = ReadUploads(control, catalogue)
+    webhooks = WebhookLoop(control)
     signals = StopSignals(grace_s=settings.drain_grace_s, at_once_code=ExitCode.OK)
 
     def read_health() -> Health:
         is_stopping = signals.stop.is_set()
-        troubles = tuple(filter(None, (loop.trouble, uploads.trouble)))
+        troubles = tuple(filter(None, (loop.trouble, uploads.trouble, webhooks.trouble)))
         return Health(
             live=True,
             ready=not (is_stopping or troubles),
@@ -85,12 +87,12 @@ def _serve(
 
     with signals, health_served(health, read_health):
         signals.hold()
+        threads = [LoopThread(webhooks.run, signals.stop, name="webhooks")]
         if catalogue:
-            ingest = LoopThread(uploads.run, signals.stop, name="ingest")
-            loop.run(signals.stop)
-            uploads.wake()
-            ingest.join()
-        else:
-            loop.run(signals.stop)
+            threads.append(LoopThread(uploads.run, signals.stop, name="ingest"))
+        loop.run(signals.stop)
+        uploads.wake()
+        for thread in threads:
+            thread.join()
     queue.close()
     ledger.close()

@@ -16,7 +16,7 @@ from gristmill.control.base import Control
 from gristmill.control.budget import budget_of
 from gristmill.errors import CorruptDocument, KeyNotFound, UnsupportedFormat
 from gristmill.histogram import Histogram
-from gristmill.ledger import batches, paces, segments, shards
+from gristmill.ledger import batches, paces, segments, shards, webhook_events
 from gristmill.ledger import usage as usage_by_day
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import Bitmap
@@ -148,6 +148,9 @@ def apply(control: Control, conn: Connection, batch: Batch, found: Sequence[Segm
             itl=itl,
             last_accepted=number,
             budget_used_at=_budget_used_at(control, batch, usage),
+        )
+        webhook_events.record_progress(
+            conn, batch, completed=num_completed, failed=num_failed, now=control.now
         )
         if any(segment.attempt_id != INGEST_ATTEMPT for segment in found):
             num_tokens = worked.prompt_tokens + worked.completion_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -13,10 +13,11 @@ from sqlalchemy.exc import IntegrityError
 from gristmill import crash_points
 from gristmill.control.room import check_room_for_batch
 from gristmill.errors import UsageError
-from gristmill.ledger import batches, files, life, submissions
+from gristmill.ledger import batches, files, life, submissions, webhooks
 from gristmill.ledger.batch import Batch, Submission
 from gristmill.ledger.ids import new_id
 from gristmill.ledger.ledger import Ledger
+from gristmill.ledger.webhooks import WebhookEndpoint
 from gristmill.quotas import QuotaExceeded
 from gristmill.settings import Settings
 from gristmill.stores.base import Store
@@ -49,14 +50,13 @@ def submit(
     window_s: int,
     resent_since: int | None,
     seed: str | None = None,
+    webhook: WebhookEndpoint | None = None,
 ) -> tuple[Batch, bool]:
     """The batch of a submission, and whether it is new. Its description is in the Store first.
 
-    One with the same idempotency key, or the same request since `resent_since`, is not new.
-    Raises InputFileMissing, InputFileUnusable and QuotaExceeded.
     One with the same idempotency key, the same request since `resent_since`, or that runs the
     same rows again, is not new. The seed is the batch's own id, unless another one is given.
-    Raises InputFileMissing and InputFileUnusable.
+    `webhook` is to hear of it. Raises InputFileMissing, InputFileUnusable and QuotaExceeded.
     """
     with ledger.read() as conn:
         found = _find(conn, tenant_id, submission, resent_since=resent_since)
@@ -100,6 +100,17 @@ def submit(
                     expires_at=expires_at,
                     submission=submission,
                 )
+                if webhook is not None:
+                    webhooks.add(conn, replace(webhook, batch_id=batch_id))
+                elif submission.retry_of is not None:
+                    webhooks.inherit(
+                        conn,
+                        tenant_id,
+                        batch_id,
+                        from_batch=submission.retry_of,
+                        new_id=new_id("we_", now_s),
+                        now=created_at,
+                    )
     except QuotaExceeded:
         store.delete(batch_key(tenant_id, batch_id))
         raise

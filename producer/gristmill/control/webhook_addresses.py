@@ -25,7 +25,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 _PRIVATE_SUFFIXES = ("localhost", "local", "internal", "home.arpa", "lan", "intranet", "corp")
 #: A top-level domain; what begins with a digit may be read as an address (`127.1`, `0x7f.1`).
 _LAST_LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
-_HOST = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9])?")
+_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 
 #: Not reachable from everywhere, or a way to something that is not: RFC 6890 and its successors,
 #: the translations of RFC 6052 and RFC 8215, tunnels. Python's `is_global` has some of them only.

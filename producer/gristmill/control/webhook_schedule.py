@@ -22,9 +22,12 @@ TRIED_FOR_S = 72 * _HOUR_S
 #: So much earlier or later, so that what failed together does not come back together.
 JITTER = 0.2
 
-#: So many failures in a row open the circuit; then one attempt at a time, ever more rarely.
+#: So many failures in a row open the circuit. Then one attempt at a time, ever more rarely, finds
+#: out whether the receiver is back; it is for all that waits.
 CIRCUIT_FAILURES = 5
-_FIRST_PAUSE_S, _LAST_PAUSE_S = 60, 30 * _MINUTE_S
+_FIRST_PAUSE_S, _LAST_PAUSE_S = _MINUTE_S, _HOUR_S
+#: Failures that were over so long ago say nothing about now.
+_FORGOTTEN_AFTER_S = 24 * _HOUR_S
 #: The receiver asks for slower sending.
 _SLOW_DOWN = (429, 502, 504)
 _MAX_RETRY_AFTER_S = 24 * _HOUR_S
@@ -40,6 +43,9 @@ class AfterFailure:
 
     #: None: that was the last attempt.
     next_attempt_at: int | None
+    #: Failures of the endpoint in a row, and since when.
+    num_failures: int
+    failing_since: int
     #: Nothing is sent to the endpoint before; None: the circuit stays closed.
     circuit_open_until: int | None
     #: Why the endpoint is disabled; None: it is not.
@@ -55,24 +61,32 @@ def after_failure(
     retry_after_s: float | None = None,
 ) -> AfterFailure:
     """`delivery` and `endpoint` are as they were before this failure."""
-    next_attempt_at = _next_attempt_at(delivery, now)
-    num_failures = endpoint.num_failures + 1
+    num_failures, failing_since = endpoint.num_failures + 1, endpoint.failing_since
+    was_over_at = endpoint.retry_at or failing_since or now
+    if failing_since is None or now - was_over_at > _FORGOTTEN_AFTER_S:
+        num_failures, failing_since = 1, now
+    is_open = num_failures >= CIRCUIT_FAILURES
     pause_s = 0
-    if num_failures >= CIRCUIT_FAILURES:
+    if is_open:
         pause_s = min(_FIRST_PAUSE_S << min(num_failures - CIRCUIT_FAILURES, 10), _LAST_PAUSE_S)
     elif status_code in _SLOW_DOWN:
         pause_s = _FIRST_PAUSE_S
     if retry_after_s is not None:
         pause_s = max(pause_s, min(int(retry_after_s), _MAX_RETRY_AFTER_S))
-    open_until = now + pause_s if pause_s else None
-    if next_attempt_at is not None and open_until is not None:
-        next_attempt_at = max(next_attempt_at, open_until)
+    next_attempt_at = _next_attempt_at(delivery, now)
+    if next_attempt_at is not None:
+        next_attempt_at = now + pause_s if is_open else max(next_attempt_at, now + pause_s)
     return AfterFailure(
-        next_attempt_at, open_until, _disabled_reason(endpoint, num_failures, now, status_code)
+        next_attempt_at,
+        num_failures,
+        failing_since,
+        now + pause_s if pause_s else None,
+        _disabled_reason(num_failures, now - failing_since, status_code),
     )
 
 
 def _next_attempt_at(delivery: Delivery, now: int) -> int | None:
+    """By the schedule alone."""
     num_failures = delivery.num_failures + 1
     is_over = num_failures > len(SCHEDULE_S)
     if is_over and now - delivery.started_at >= TRIED_FOR_S:
@@ -83,13 +97,10 @@ def _next_attempt_at(delivery: Delivery, now: int) -> int | None:
     return now + max(1, round(delay_s * (1 - JITTER + 2 * JITTER * share)))
 
 
-def _disabled_reason(
-    endpoint: WebhookEndpoint, num_failures: int, now: int, status_code: int | None
-) -> str | None:
+def _disabled_reason(num_failures: int, failing_for_s: int, status_code: int | None) -> str | None:
     if status_code == GONE:
         return "The receiver answered 410 Gone."
-    failing_since = now if endpoint.failing_since is None else endpoint.failing_since
-    if num_failures >= DISABLED_AFTER_FAILURES and now - failing_since >= DISABLED_AFTER_S:
+    if num_failures >= DISABLED_AFTER_FAILURES and failing_for_s >= DISABLED_AFTER_S:
         days = DISABLED_AFTER_S // (24 * _HOUR_S)
         return f"Nothing arrived for {days} days, and {num_failures} attempts failed in a row."
     return None

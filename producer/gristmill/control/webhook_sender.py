@@ -91,8 +91,12 @@ class WebhookSender:
             error = "address_refused"
         except (httpcore2.TimeoutException, TimeoutError):
             error = "timeout"
-        except httpcore2.NetworkError as failure:
-            error = _network_error(failure)
+        except _TlsFailed:
+            error = "tls_failed"
+        except httpcore2.ConnectError:
+            error = "connection_failed"
+        except httpcore2.NetworkError:
+            error = "connection_broken"
         except httpcore2.ProtocolError:
             error = "no_http_answer"
         except (OSError, UnicodeError):
@@ -105,9 +109,13 @@ class WebhookSender:
         target = self._policy.check_url(url)
         deadline = _Deadline(started + self._timeout_s, self._monotonic)
         backend = _CheckedBackend(self._policy, self._resolve, target, deadline)
-        context = self._ssl_context or ssl.create_default_context()
+        if target.scheme == "https" and self._ssl_context is None:
+            # Kept: to read all authorities takes longer than an attempt.
+            self._ssl_context = ssl.create_default_context()
         with (
-            httpcore2.ConnectionPool(ssl_context=context, network_backend=backend) as pool,
+            httpcore2.ConnectionPool(
+                ssl_context=self._ssl_context, network_backend=backend
+            ) as pool,
             pool.stream(
                 "POST",
                 httpcore2.URL(
@@ -126,6 +134,10 @@ class WebhookSender:
         ):
             found = {name.lower(): value for name, value in response.headers}
             return response.status, found, _beginning(response)
+
+
+class _TlsFailed(httpcore2.ConnectError):
+    """There is somebody, but not who the certificate has to name."""
 
 
 class _Deadline:
@@ -193,7 +205,10 @@ class _DeadlineStream(httpcore2.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore2.NetworkStream:
-        secured = self._stream.start_tls(ssl_context, server_hostname, self._deadline.left_s())
+        try:
+            secured = self._stream.start_tls(ssl_context, server_hostname, self._deadline.left_s())
+        except httpcore2.ConnectError as error:
+            raise _TlsFailed(str(error)) from error
         return _DeadlineStream(secured, self._deadline)
 
     def get_extra_info(self, info: str) -> Any:
@@ -236,13 +251,6 @@ def _beginning(response: httpcore2.Response) -> str:
         pass
     text = b"".join(pieces)[:MAX_ANSWER_BYTES].decode("utf-8", errors="replace")
     return text.replace("\0", "\ufffd")  # which no database of text takes
-
-
-def _network_error(failure: httpcore2.NetworkError) -> str:
-    if isinstance(failure.__cause__, ssl.SSLError):
-        return "tls_failed"
-    is_refused = isinstance(failure, httpcore2.ConnectError)
-    return "connection_failed" if is_refused else "connection_broken"
 
 
 def _retry_after_s(header: bytes | None, now: float) -> float | None:

@@ -196,8 +196,7 @@ def _note_failure(
         status_code=answer.status_code,
         retry_after_s=answer.retry_after_s,
     )
-    failing_since = now if endpoint.failing_since is None else endpoint.failing_since
-    changed = {"num_failures": endpoint.num_failures + 1, "failing_since": failing_since}
+    changed = {"num_failures": follows.num_failures, "failing_since": follows.failing_since}
     deliveries.put_off(conn, delivery, num_attempts=n, until=follows.next_attempt_at)
     if follows.circuit_open_until is not None:
         deliveries.hold_back(conn, endpoint, until=follows.circuit_open_until)

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, insert, select, update
 
 from gristmill.errors import LineError
 from gristmill.histogram import Histogram
+from gristmill.ledger import webhook_events
 from gristmill.ledger.batch import Batch, Submission, batch_from_row
 from gristmill.ledger.schema import batches
 from gristmill.ledger.status import (
@@ -178,7 +179,10 @@ def fail_validation(
     remove_work_at: int | None = None,
 ) -> bool:
     """The input is refused as a whole: no row of it was ever due."""
-    return transition(conn, tenant_id, batch_id, BatchStatus.FAILED, now) and _change(
+    if not transition(conn, tenant_id, batch_id, BatchStatus.FAILED, now):
+        return False
+    webhook_events.record_end(conn, tenant_id, batch_id, BatchStatus.FAILED, now=now)
+    return _change(
         conn,
         tenant_id,
         batch_id,
@@ -272,7 +276,7 @@ def publish(
     """The result files become the batch's, and it reaches its end. False when it has already."""
     assert batch.freeze_reason is not None, "only a frozen batch is published"
     end = END_OF[batch.freeze_reason]
-    return _change(
+    is_published = _change(
         conn,
         batch.tenant_id,
         batch.id,
@@ -288,6 +292,9 @@ def publish(
             "remove_work_at": remove_work_at,
         },
     )
+    if is_published:
+        webhook_events.record_end(conn, batch.tenant_id, batch.id, end, now=now)
+    return is_published
 
 
 def _change(

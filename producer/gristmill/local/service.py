@@ -19,6 +19,7 @@ from gristmill.control.dispatch import recall
 from gristmill.control.loop import ControlLoop
 from gristmill.control.read_uploads import ReadUploads
 from gristmill.control.sweep import open_batches
+from gristmill.control.webhooks import WebhookLoop
 from gristmill.errors import GristmillError
 from gristmill.ledger import tenants
 from gristmill.local.data_folder import DataFolder
@@ -64,6 +65,7 @@ class Service:
         self.control = Control(folder.ledger, folder.store, queue, clock, settings, prices=prices)
         self._loop = ControlLoop(self.control)
         self._uploads = ReadUploads(self.control, [model])
+        self._webhooks = WebhookLoop(self.control)
         self.access = Access(folder.ledger, pepper=folder.pepper, clock=clock)
         api = Api(
             ledger=folder.ledger,
@@ -96,7 +98,8 @@ class Service:
             state = "draining" if self._is_stopping else "loading"
             return Health(live=True, ready=False, state=state)
         worker = self._worker.health
-        troubles = filter(None, (*worker.troubles, self._loop.trouble, self._uploads.trouble))
+        loops = (self._loop, self._uploads, self._webhooks)
+        troubles = filter(None, (*worker.troubles, *(loop.trouble for loop in loops)))
         return Health(live=worker.is_live, ready=True, state="running", troubles=tuple(troubles))
 
     def serve(
@@ -115,6 +118,7 @@ class Service:
             stack.enter_context(self._server)
             stack.callback(LoopThread(self._loop.run, stop, name="control").join)
             stack.callback(LoopThread(self._uploads.run, stop, name="ingest").join)
+            stack.callback(LoopThread(self._webhooks.run, stop, name="webhooks").join)
             stack.callback(self._begin_stop, stop)
             worker = self._load(build_worker)
             on_ready(worker.equipment)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integration"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "services"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from pipeline import Bench, fast_folder

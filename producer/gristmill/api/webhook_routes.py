@@ -1,0 +1,15 @@
+"""All that the API has about webhooks, put together for `app.py`."""
+
+from __future__ import annotations
+
+from gristmill.api import webhook_deliveries, webhook_events, webhooks
+
+ROUTERS = (
+    *(webhooks.types_router, webhooks.router),
+    *(webhook_deliveries.router, webhook_events.router),
+)
+#: Bodies that handlers read by themselves.
+BODIES = (
+    *(webhooks.EndpointRequest, webhooks.EndpointChange, webhooks.SecretRotation),
+    webhook_deliveries.EndpointTest,
+)

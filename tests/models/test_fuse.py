@@ -118,6 +118,28 @@ def test_a_row_has_the_same_bits_in_any_company(
     )
     for found, expected in zip(alone_pair, together, strict=True):
         assert torch.equal(found, expected[:, :, part])
+    logits = randn(200, 4097)
+    assert torch.equal(kernels.log_sum_exp(logits[part]), kernels.log_sum_exp(logits)[part])
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 4097, 49152])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 10.0])
+def test_log_sum_exp_is_that_of_float64(kernels: RowKernels, width: int, spread: float) -> None:
+    logits = torch.cat((spread * randn(7, width), 1e4 + randn(1, width), -1e4 + randn(1, width)))
+    expected = logits.double().logsumexp(-1)
+    torch.testing.assert_close(kernels.log_sum_exp(logits), expected, rtol=0, atol=2e-7)
+
+
+def test_log_sum_exp_passes_over_what_is_impossible_and_hands_on_what_is_no_number(
+    kernels: RowKernels,
+) -> None:
+    logits = randn(4, 37)
+    logits[0, ::2] = float("-inf")
+    logits[1, 36], logits[2, 3] = float("nan"), float("inf")
+    logits[3] = float("-inf")
+    found = kernels.log_sum_exp(logits)
+    assert abs(found[0] - logits[0].double().logsumexp(-1)) < 2e-7
+    assert found[1:].isnan().all()
 
 
 class _Clamped(nn.Module):

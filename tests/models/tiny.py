@@ -143,6 +143,7 @@ def as_loaded(model: torch.nn.Module, *, packed: bool) -> LoadedModel:
         vocab_size=VOCAB_SIZE,
         eos_token_ids=frozenset([EOS]),
         tokenizer=NumberDecoder(),
+        row_kernels=load_row_kernels() if packed else None,
     )
 
 

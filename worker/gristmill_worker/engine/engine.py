@@ -90,7 +90,9 @@ class ContinuousBatchingEngine:
             dtype=parameter.dtype,
             device=parameter.device,
         )
-        self._runner = ModelRunner(loaded.model, kv_cache, attention or ReferenceAttention())
+        self._runner = ModelRunner(
+            loaded.model, kv_cache, attention or ReferenceAttention(), loaded.row_kernels
+        )
         if config.decode_graphs:
             self._runner.capture_decode(
                 max_num_seqs=config.max_num_seqs, max_model_len=self.max_model_len
@@ -179,7 +181,9 @@ class ContinuousBatchingEngine:
             ]
             self.scheduler.advance(plan)
             # Read before the Sampler changes the logits.
-            distribution = ModelDistribution(logits, [row.params for row in rows])
+            distribution = ModelDistribution(
+                logits, [row.params for row in rows], self._loaded.row_kernels
+            )
             before = [item.seq.num_generated_tokens for item in ending]
             picked = sample_apart(logits, rows, compute_again=lambda: self._runner.run(batch))
             self._take_in(ending, picked, distribution)

@@ -21,6 +21,7 @@ from gristmill_worker.engine.kv_cache import KVCache
 from gristmill_worker.engine.logprobs import report
 from gristmill_worker.engine.step_graph import Capture, StepGraphs, cuda_capture
 from gristmill_worker.models.hook import AttentionCall, forward_context
+from gristmill_worker.models.row_kernels import RowKernels
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +33,14 @@ class ModelRunner:
     """One model, one KV cache, one attention backend."""
 
     def __init__(
-        self, model: torch.nn.Module, kv_cache: KVCache, attention: AttentionBackend
+        self,
+        model: torch.nn.Module,
+        kv_cache: KVCache,
+        attention: AttentionBackend,
+        row_kernels: RowKernels | None = None,
     ) -> None:
         self.model = model
+        self._row_kernels = row_kernels
         self.kv_cache = kv_cache
         self.attention = attention
         self.device = next(model.parameters()).device
@@ -83,7 +89,8 @@ class ModelRunner:
                 logits = self._head.logits(indices).float()
             else:
                 logits = self._forward(replace(batch, logits_indices=indices))
-            reports += report(logits, batch.scored.token_ids[some], batch.scored.num_top[some])
+            token_ids, num_top = batch.scored.token_ids[some], batch.scored.num_top[some]
+            reports += report(logits, token_ids, num_top, self._row_kernels)
         self._head.forget()
         return reports
 

@@ -49,6 +49,8 @@ class LoadedModel:
     vocab_size: int
     eos_token_ids: frozenset[int]
     tokenizer: Any
+    #: Where a C compiler is, for a model in float32 on the CPU.
+    row_kernels: RowKernels | None = None
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -92,6 +94,7 @@ def load_model(
     vocab_size = model.get_input_embeddings().num_embeddings
     kernels_dir = None if cache_dir is None else cache_dir / "kernels"
     packing = choose_packing(model.dtype, model.device, kernels_dir)
+    kernels = None
     if packing is not None:
         kernels = None if kernels_dir is None else RowKernels.load(kernels_dir)
         if kernels is not None:
@@ -105,6 +108,7 @@ def load_model(
         vocab_size=vocab_size,
         eos_token_ids=_eos_token_ids(path, config),
         tokenizer=AutoTokenizer.from_pretrained(path, trust_remote_code=False).backend_tokenizer,
+        row_kernels=kernels,
     )
 
 

@@ -31,6 +31,7 @@ class RowKernels:
         self._rms_norm = Kernel(library, "gristmill_rms_norm", "3P5qf")
         self._gate = Kernel(library, "gristmill_gate", "3P4q2f")
         self._rotate = Kernel(library, "gristmill_rotate", "6P9q")
+        self._log_sum_exp = Kernel(library, "gristmill_log_sum_exp", "2P3q")
 
     @classmethod
     def load(cls, cache_dir: Path) -> RowKernels | None:
@@ -126,6 +127,16 @@ class RowKernels:
             key_head_stride,
         )
         return rotated_query.transpose(1, 2), rotated_key.transpose(1, 2)
+
+    def log_sum_exp(
+        self,
+        x: torch.Tensor,  # [R, width]
+    ) -> torch.Tensor:  # [R] float64
+        """log(sum(e^x)) of each row, within 1e-6; NaN where a row holds NaN or infinity."""
+        x, row_stride = _rows(x)
+        out = torch.empty(x.shape[0], dtype=torch.float64)
+        self._log_sum_exp(x.data_ptr(), out.data_ptr(), *x.shape, row_stride)
+        return out
 
 
 def _rows(x: torch.Tensor) -> tuple[torch.Tensor, int]:

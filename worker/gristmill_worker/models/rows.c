@@ -1,5 +1,6 @@
 /* What a model does to each row between its products, in one pass over memory each: RMS norms,
- * gated activations and the rotation of queries and keys.
+ * gated activations and the rotation of queries and keys. And what turns its logits into
+ * log-probabilities.
  *
  * What must stay true: the floats of a row depend on that row only. Each element is computed by
  * the same instructions wherever its row lies, sums run in one fixed order over the columns, and
@@ -14,6 +15,8 @@
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef float vec_u __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
+typedef float half __attribute__((vector_size(2 * LANES)));
+typedef double dvec __attribute__((vector_size(4 * LANES))); /* as many lanes as half a vec */
 
 /* Fewer elements than this are done sooner than a second thread has begun. */
 #define WORTH_THREADS(num_elements) ((num_elements) >= 65536)
@@ -170,5 +173,47 @@ void gristmill_rotate(const Rotation *r) {
         for (int64_t h = 0; h < num_kv_heads; h++)
             rotate_head(k + t * k_token_stride + h * k_head_stride, c, s,
                         rotated_k + (t * num_kv_heads + h) * dim, dim, rotary_dim);
+    }
+}
+
+typedef struct {
+    const float *x;
+    double *out;
+    int64_t num_rows, width, row_stride;
+} LogSumExp;
+
+/* out = log(sum(e^x)) of each row. The exponentials are floats and their sum is of doubles, so that
+ * what is lost of 50,000 of them is less than what a float of the result can show. */
+void gristmill_log_sum_exp(const LogSumExp *call) {
+    const float *x = call->x;
+    double *out = call->out;
+    const int64_t num_rows = call->num_rows, width = call->width, row_stride = call->row_stride;
+    const int64_t whole = width / LANES * LANES;
+#pragma omp parallel for schedule(static) if (WORTH_THREADS(num_rows * width))
+    for (int64_t row = 0; row < num_rows; row++) {
+        const float *restrict from = x + row * row_stride;
+        vec highest = (vec){0} - INFINITY;
+        for (int64_t d = 0; d < whole; d += LANES) {
+            vec a = *(const vec_u *)(from + d);
+            highest = select_vec(a > highest, a, highest);
+        }
+        float top = -INFINITY;
+        for (int i = 0; i < LANES; i++) top = highest[i] > top ? highest[i] : top;
+        for (int64_t d = whole; d < width; d++) top = from[d] > top ? from[d] : top;
+        dvec low = {0}, high = {0};
+        for (int64_t d = 0; d < whole; d += LANES) {
+            union {
+                vec all;
+                half parts[2];
+            } p = {exp_vec(*(const vec_u *)(from + d) - top)};
+            low += __builtin_convertvector(p.parts[0], dvec);
+            high += __builtin_convertvector(p.parts[1], dvec);
+        }
+        double sum = 0.0;
+        low += high;
+        for (int i = 0; i < LANES / 2; i++) sum += low[i];
+        vec rest = exp_vec(load_some(from + whole, width - whole) - top);
+        for (int64_t i = 0; i < width - whole; i++) sum += rest[i];
+        out[row] = log(sum) + top;
     }
 }

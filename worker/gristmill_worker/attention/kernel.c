@@ -21,8 +21,14 @@
 #define LINE 16      /* floats of one cache line */
 #define AHEAD 4      /* tiles between the one that is fetched and the one in use */
 #define EARLY 16     /* tiles of values, and of the next item's keys, that are fetched still earlier */
-#define ROWS 4       /* query rows that share one reading of the keys */
+#define MANY 8       /* query rows that share one reading of the keys, where they have registers */
+#define FEW 4        /* the same elsewhere, and where fewer are left */
 #define ITEM_ROWS 32 /* query rows of one unit of parallel work */
+#ifdef __AVX512VL__  /* 32 vector registers instead of 16 */
+#define ROWS MANY
+#else
+#define ROWS FEW
+#endif
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef float vec_u __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -126,6 +132,7 @@ DEFINE_TILE(1)
 DEFINE_TILE(2)
 DEFINE_TILE(3)
 DEFINE_TILE(4)
+DEFINE_TILE(8)
 
 /* One key head of one Sequence's context. */
 typedef struct {
@@ -154,9 +161,9 @@ static int64_t attend_rows(const Call *c, const float *query, const float *sinks
                            int64_t start, int64_t num_tokens, int64_t row, int rows, float *buffer,
                            int64_t buffer_stride) {
     const int64_t group = c->num_heads / c->num_kv_heads;
-    const float *q[ROWS];
-    float *o[ROWS], *s[ROWS];
-    int64_t from[ROWS], to[ROWS], head[ROWS], begin = x->end, end = 0;
+    const float *q[MANY];
+    float *o[MANY], *s[MANY];
+    int64_t from[MANY], to[MANY], head[MANY], begin = x->end, end = 0;
     for (int r = 0; r < rows; r++) {
         int64_t token = (row + r) / group;
         head[r] = x->kv_head * group + (row + r) % group;
@@ -174,7 +181,7 @@ static int64_t attend_rows(const Call *c, const float *query, const float *sinks
     }
     begin -= begin % TILE;
     const int64_t fetched = begin + num_fetched * TILE, early = begin + EARLY * TILE;
-    vec largest[ROWS];
+    vec largest[MANY];
     for (int r = 0; r < rows; r++) largest[r] = (vec){0} - INFINITY;
     const ivec lanes = {0, 1, 2, 3, 4, 5, 6, 7};
 
@@ -183,13 +190,14 @@ static int64_t attend_rows(const Call *c, const float *query, const float *sinks
         const float *k = key_tile(c, x, t);
         const float *next_k = ahead >= fetched && ahead < end ? key_tile(c, x, ahead) : k;
         const float *next_v = t < early ? value_tile(c, x, t) : k;
-        float *tile[ROWS];
+        float *tile[MANY];
         for (int r = 0; r < rows; r++) tile[r] = s[r] + (t - begin);
         switch (rows) {
             case 1: scores_1(q, k, next_k, next_v, c->k_dim, c->block_size, tile); break;
             case 2: scores_2(q, k, next_k, next_v, c->k_dim, c->block_size, tile); break;
             case 3: scores_3(q, k, next_k, next_v, c->k_dim, c->block_size, tile); break;
-            default: scores_4(q, k, next_k, next_v, c->k_dim, c->block_size, tile);
+            case FEW: scores_4(q, k, next_k, next_v, c->k_dim, c->block_size, tile); break;
+            default: scores_8(q, k, next_k, next_v, c->k_dim, c->block_size, tile);
         }
         for (int r = 0; r < rows; r++)
             for (int64_t u = t; u < t + TILE; u += LANES) {
@@ -206,7 +214,7 @@ static int64_t attend_rows(const Call *c, const float *query, const float *sinks
             }
     }
     const int64_t padded = (end - begin + TILE - 1) / TILE * TILE;
-    float sum[ROWS];
+    float sum[MANY];
     for (int r = 0; r < rows; r++) {
         float top = sinks ? sinks[head[r]] : -INFINITY;
         for (int i = 0; i < LANES; i++) top = largest[r][i] > top ? largest[r][i] : top;
@@ -231,7 +239,7 @@ static int64_t attend_rows(const Call *c, const float *query, const float *sinks
         const int is_early = t < early && theirs < after->end;
         const float *next_k = is_early ? key_tile(c, after, theirs) : v;
         const int64_t next_stride = is_early ? c->block_size : 0;
-        const float *tile[ROWS];
+        const float *tile[MANY];
         for (int r = 0; r < rows; r++) tile[r] = s[r] + (t - begin);
         /* Slots after the context were never written: 0 times what lies there may be NaN. */
         int count = end - t < TILE ? (int)(end - t) : TILE;
@@ -239,7 +247,8 @@ static int64_t attend_rows(const Call *c, const float *query, const float *sinks
             case 1: mix_1(tile, v, next_k, next_stride, next_v, c->v_dim, count, o); break;
             case 2: mix_2(tile, v, next_k, next_stride, next_v, c->v_dim, count, o); break;
             case 3: mix_3(tile, v, next_k, next_stride, next_v, c->v_dim, count, o); break;
-            default: mix_4(tile, v, next_k, next_stride, next_v, c->v_dim, count, o);
+            case FEW: mix_4(tile, v, next_k, next_stride, next_v, c->v_dim, count, o); break;
+            default: mix_8(tile, v, next_k, next_stride, next_v, c->v_dim, count, o);
         }
     }
     for (int r = 0; r < rows; r++)
@@ -309,11 +318,11 @@ void gristmill_attend(const Call *c) {
             const int64_t stop = first + ITEM_ROWS < last ? first + ITEM_ROWS : last;
             if (slots && span[1] == 1)
                 write_head(c, key, value, slots[span[0]], span[0], context.kv_head, keys, values);
-            for (int64_t row = first; row < stop; row += ROWS)
+            for (int64_t row = first, rows; row < stop; row += rows) {
+                rows = stop - row >= ROWS ? ROWS : stop - row >= FEW ? FEW : stop - row;
                 num_fetched = attend_rows(c, query, sinks, out, &context, &after, num_fetched,
-                                          span[0], span[1], row,
-                                          (int)(stop - row < ROWS ? stop - row : ROWS), buffer,
-                                          stride);
+                                          span[0], span[1], row, (int)rows, buffer, stride);
+            }
         }
         free(buffer);
     }

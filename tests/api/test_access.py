@@ -7,7 +7,7 @@ from typing import Any
 
 import openai
 import pytest
-from examples import example_body
+from example_bodies import example_body
 from house import ALL, House, document, make_lines
 from openai.types import Batch
 from sqlalchemy import select
@@ -187,7 +187,7 @@ def test_B50_on_every_route_a_foreign_id_is_an_unknown_one(house: House) -> None
                 completion_window="24h",
             )
 
-    assert num_routes >= 9
+    assert num_routes >= 12
     assert refusal.value.param == "input_file_id"
     assert all_of_acme(house) == before
     rival_client = house.client("rival")
@@ -199,14 +199,20 @@ def test_B50_on_every_route_a_foreign_id_is_an_unknown_one(house: House) -> None
 def things_of_acme(house: House, batch: Batch) -> dict[str, list[str]]:
     """Ids by the name that they have in URLs; each kind of thing that there is."""
     _, key = house.service.access.make_key("acme", name="n")
+    asked = {"input_file_id": batch.input_file_id, "endpoint": "/v1/completions"}
     wanted = {"name": "n", "url": "https://example.com/", "event_types": ["batch.failed"]}
     with house.http() as http:
+        estimate = document(http.post("/v1/estimate", json=asked))["id"]
+        house.wait_for(
+            lambda: document(http.get(f"/v1/estimate/{estimate}"))["status"] == "completed"
+        )
         endpoint = document(http.post("/v1/webhook_endpoints", json=wanted))["id"]
         events = document(http.get("/v1/webhook_events", params={"batch_id": batch.id}))["data"]
     return {
         "file_id": [batch.input_file_id, str(batch.output_file_id)],
         "batch_id": [batch.id],
         "key_id": [key.id],
+        "estimate_id": [estimate],
         "tenant_id": ["acme"],
         "webhook_endpoint_id": [endpoint],
         "event_id": [event["id"] for event in events],

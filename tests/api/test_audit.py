@@ -9,6 +9,7 @@ import pytest
 from house import House, document, make_lines
 
 from gristmill.api.access import Scope
+from gristmill.control.records import remove_old_records
 from gristmill.errors import StoreError
 from gristmill.ledger import audit
 from gristmill.ledger.audit import AuditEvent
@@ -93,6 +94,20 @@ def test_nobody_is_told_of_a_change_that_is_not_in_the_log(house: House) -> None
     assert (answer.status_code, again.status_code) == (503, 200)
     assert answer.headers["retry-after"] == "5" and b"gm_" not in answer.content
     assert [event.object_id for event in events(house, "unlogged")] == [document(again)["id"]]
+
+
+def test_old_entries_are_removed_and_others_stay(house: House) -> None:
+    now = int(house.clock())
+    with house.data.ledger.write() as conn:
+        for name, age_s in (("old", house.settings.audit_lifetime_s + 9), ("new", 9)):
+            event = AuditEvent(f"audit_{name}", "aged", "a", "o", created_at=now - age_s)
+            audit.record(conn, event)
+    house.clock.ahead_s += 700  # when it is due again, whatever the sweep has done
+    try:
+        remove_old_records(house.service.control)
+        house.wait_for(lambda: [e.id for e in events(house, "aged")] == ["audit_new"])
+    finally:
+        house.clock.ahead_s -= 700
 
 
 def test_logs_hold_no_prompt_no_answer_and_no_key(

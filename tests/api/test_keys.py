@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from examples import example_body
+from example_bodies import example_body
 from house import ALL, House, document
 from typer.testing import CliRunner
 

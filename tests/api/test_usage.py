@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from house import House, document, make_lines
@@ -17,6 +19,7 @@ from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.open import open_ledger
 from gristmill.ledger.usage import UsageKey
 from gristmill.outcome import Usage
+from gristmill.prices import Price, PriceTable
 
 
 def get(house: House, tenant_id: str = "used", **params: Any) -> list[dict[str, Any]]:
@@ -50,6 +53,7 @@ def test_usage_is_what_the_batches_say(house: House) -> None:
         assert line["request_counts"] == batch.request_counts.model_dump()
         assert line["usage"] == batch.usage.model_dump()
         assert (line["model"], line["day"], line["tenant_id"]) == ("M", None, "used")
+        assert line["cost"] is None
     assert len(by_batch) == 2 and len(both) == 2
     assert of_day["request_counts"] == {"total": 9, "completed": 8, "failed": 1}
     total = sum(batch.usage.total_tokens for batch in ended if batch.usage)
@@ -57,13 +61,29 @@ def test_usage_is_what_the_batches_say(house: House) -> None:
     assert of_day["day"] == both[0]["day"] and of_day["batch_id"] is None
 
 
-def test_usage_is_of_days_and_a_row_counts_on_its_own(house: House) -> None:
+def test_usage_has_a_cost_where_its_model_has_a_price(house: House) -> None:
+    batch = house.wait(house.create(make_lines(2), tenant_id="priced"), tenant_id="priced")
+    found = PriceTable({"*": Price(Decimal(3), Decimal(1), Decimal(5))})
+
+    with patch.object(PriceTable, "find", lambda self, name: found.models["*"]):
+        (line,) = get(house, "priced")
+
+    used = batch.usage
+    assert used is not None
+    cached = used.input_tokens_details.cached_tokens
+    expected = 3 * (used.input_tokens - cached) + cached + 5 * used.output_tokens
+    assert line["cost"] == pytest.approx(expected / 1e6)
+
+
+def test_usage_is_of_days_and_stays_when_the_batch_is_gone(house: House) -> None:
     house.wait(house.create(make_lines(1), tenant_id="daily"), tenant_id="daily")
     house.clock.ahead_s += 86400
     try:
         later = house.create(make_lines(2), tenant_id="daily")
         house.wait(later, tenant_id="daily")
         today = int(house.clock())
+        with house.http("daily") as http:
+            assert http.delete(f"/v1/batches/{later.id}").status_code == 200
         days = get(house, "daily")
         last_day = get(house, "daily", start_time=today, end_time=today)
         before = get(house, "daily", end_time=today - 86400)

@@ -13,6 +13,7 @@ from gristmill.api import (
     audit,
     batch_life,
     batches,
+    estimates,
     files,
     health,
     keys,
@@ -25,13 +26,14 @@ from gristmill.api import (
 from gristmill.api.audit_trail import AuditTrail
 from gristmill.api.batches import BatchRequest
 from gristmill.api.context import Api
+from gristmill.api.estimates import EstimateRequest
 from gristmill.api.failures import ErrorObject, add_failure_handlers
 from gristmill.api.front_door import FrontDoor
 from gristmill.api.keys import KeyRequest, RotateRequest
 from gristmill.api.tenants import QuotasRequest
 
 #: Which handlers read by themselves.
-_BODIES = (BatchRequest, KeyRequest, RotateRequest, QuotasRequest)
+_BODIES = (BatchRequest, KeyRequest, RotateRequest, QuotasRequest, EstimateRequest)
 _FAILURES = {
     400: "The request is wrong",
     401: "No live API key",
@@ -64,7 +66,7 @@ def create_app(api: Api) -> FastAPI:
     )
     app.state.api = api
     app.openapi = partial(_document, app)  # type: ignore[method-assign]
-    account = (keys, tenants, usage, audit)
+    account = (keys, tenants, usage, estimates, audit)
     for resource in (files, batches, batch_life, results, models, *account, health):
         app.include_router(resource.router)
     for router in webhook_routes.ROUTERS:

@@ -20,6 +20,7 @@ from gristmill.api.objects import (
 )
 from gristmill.ledger import usage
 from gristmill.ledger.usage import DAY_S, UsageKey, UsageLine
+from gristmill.prices import PriceTable
 
 router = APIRouter(prefix="/v1/usage", tags=["Usage"])
 
@@ -39,6 +40,8 @@ class UsageObject(BaseModel):
     batch_id: str | None
     request_counts: RequestCounts
     usage: BatchUsage
+    #: At today's prices; null for a model without one.
+    cost: float | None
 
 
 @router.get("")
@@ -77,12 +80,12 @@ def list_usage(
             limit=limit,
             after=behind,
         )
-    objects = [_object(line) for line in lines]
+    objects = [_object(line, api.prices) for line in lines]
     return list_object(objects, [one.id for one in objects], has_more=has_more)
 
 
-def _object(line: UsageLine) -> UsageObject:
-    key = line.key
+def _object(line: UsageLine, prices: PriceTable) -> UsageObject:
+    key, price = line.key, prices.find(line.key.model)
     day = "" if key.day is None else str(key.day)
     shown = None if key.day is None else time.strftime("%Y-%m-%d", time.gmtime(key.day * DAY_S))
     return UsageObject(
@@ -95,6 +98,7 @@ def _object(line: UsageLine) -> UsageObject:
             total=line.completed + line.failed, completed=line.completed, failed=line.failed
         ),
         usage=usage_object(line.usage),
+        cost=None if price is None else float(price.cost(line.usage)),
     )
 
 

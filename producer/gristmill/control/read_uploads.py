@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
+from gristmill.control import estimate
 from gristmill.control.base import Control
 from gristmill.control.budget import price_options
 from gristmill.control.ending import remove_work_at
@@ -17,6 +18,7 @@ from gristmill.control.room import max_rows_of
 from gristmill.errors import BatchInvalid, GristmillError, KeyNotFound, LineError
 from gristmill.ledger import batches, models, submissions
 from gristmill.ledger.batch import Batch
+from gristmill.ledger.estimates import Estimate
 from gristmill.ledger.models import ServedModel
 from gristmill.models import Model
 from gristmill.requests.first_model import first_model_name
@@ -28,13 +30,16 @@ log = logging.getLogger(__name__)
 SLICE_S = 30.0
 #: How soon a batch is seen that nobody told of.
 _LOOK_EVERY_S = 0.5
-_TELL_MODELS_EVERY_S = 60.0
+TELL_MODELS_EVERY_S = 60.0
 #: A batch that could not be read is left alone for so long.
 _PUT_OFF_S = 30.0
 
 
 class ReadUploads:
-    """One thread calls `run` or `turn`; several processes at once are harmless."""
+    """One thread calls `run` or `turn`, or several call `read_slice`.
+
+    Several processes at once are harmless.
+    """
 
     def __init__(
         self,
@@ -63,8 +68,7 @@ class ReadUploads:
 
         Raises what loading a tokenizer raises.
         """
-        for model in self._catalogue:
-            self._tokeniser(model)  # before the first batch comes, which would wait for it
+        self.load()
         while not stop.is_set():
             self._wake.clear()
             try:
@@ -78,12 +82,17 @@ class ReadUploads:
             if not was_busy:
                 self._wake.wait(_LOOK_EVERY_S)
 
+    def load(self) -> None:
+        """Load the tokenizers, so that the first batch need not wait for them."""
+        for model in self._catalogue:
+            self._tokeniser(model)
+
     def turn(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """A slice of each batch that waits to be read; whether any was read."""
         control, now = self._control, self._monotonic()
         if now >= self._tell_models_at:
             self.tell_models()
-            self._tell_models_at = now + _TELL_MODELS_EVERY_S
+            self._tell_models_at = now + TELL_MODELS_EVERY_S
         with control.ledger.read() as conn:
             waiting = submissions.list_to_read(conn)
         was_busy = False
@@ -93,21 +102,46 @@ class ReadUploads:
             if self._put_off.get(batch.id, now) > now:
                 continue
             try:
-                was_busy |= self._read_slice(batch, should_stop)
+                was_busy |= self.read_slice(batch, should_stop)
             except GristmillError:
                 raise
             except Exception:  # a fault of ours in one file must not keep all others waiting
                 log.exception("batch cannot be read batch=%s", batch.id)
                 self._put_off[batch.id] = now + _PUT_OFF_S
+        for waiting_estimate in estimate.list_due(control):
+            if should_stop():
+                break
+            was_busy |= self.estimate_slice(waiting_estimate, should_stop)
         return was_busy
 
-    def _read_slice(self, batch: Batch, should_stop: Callable[[], bool]) -> bool:
-        """False when the batch is for a model of another process."""
+    def estimate_slice(
+        self, waiting: Estimate, should_stop: Callable[[], bool], *, slice_s: float = SLICE_S
+    ) -> bool:
+        """Read on in the file of an estimate. False when another process does, or has to.
+
+        Any thread may call it.
+        """
+        give_way_at = self._monotonic() + slice_s
+        return estimate.estimate_slice(
+            self._control,
+            waiting,
+            self._catalogue,
+            self._tokeniser,
+            should_pause=lambda: should_stop() or self._monotonic() >= give_way_at,
+        )
+
+    def read_slice(
+        self, batch: Batch, should_stop: Callable[[], bool], *, slice_s: float = SLICE_S
+    ) -> bool:
+        """Read on in the file of a batch. False when it is for a model of another process.
+
+        Any thread may call it.
+        """
 
         def open_file() -> BinaryIO:
             return open_rows(self._control.store, batch)
 
-        give_way_at = self._monotonic() + SLICE_S
+        give_way_at = self._monotonic() + slice_s
         try:
             model = self._model_of(batch, open_file)
             if model is None:

@@ -12,6 +12,7 @@ from itertools import islice
 from gristmill import crash_points
 from gristmill.control.base import Control
 from gristmill.control.ending import write_end
+from gristmill.control.records import remove_old_records
 from gristmill.ledger import files, life
 from gristmill.ledger.batch import Batch
 from gristmill.stores.keys import batch_key, batch_prefix, end_key, file_key
@@ -33,6 +34,7 @@ def remove_unneeded(control: Control) -> None:
     _remove_expired_files(control)
     _remove_work(control)
     _remove_unfinished(control)
+    remove_old_records(control)
 
 
 def _remove_expired_files(control: Control) -> None:

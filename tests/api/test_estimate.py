@@ -1,0 +1,207 @@
+"""Estimates: the tokens that a batch of the file then has, its problems, and no batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from house import House, document, make_lines
+
+from gristmill.control import estimate as control_estimate
+from gristmill.ledger import estimates
+from gristmill.ledger.estimates import EstimateStatus
+from gristmill.prices import Price, PriceTable
+
+
+def ask(house: House, lines: list[str], tenant_id: str = "asks", **fields: Any) -> dict[str, Any]:
+    """What is answered at once."""
+    file = house.upload(lines, tenant_id=tenant_id)
+    body = {"input_file_id": file.id, "endpoint": "/v1/completions", **fields}
+    with house.http(tenant_id) as http:
+        return document(http.post("/v1/estimate", json=body))
+
+
+def wait(house: House, made: dict[str, Any], tenant_id: str = "asks") -> dict[str, Any]:
+    give_up_at = time.monotonic() + 60
+    with house.http(tenant_id) as http:
+        while made["status"] not in ("completed", "failed"):
+            assert time.monotonic() < give_up_at, made
+            time.sleep(0.02)
+            made = document(http.get(f"/v1/estimate/{made['id']}"))
+    return made
+
+
+def test_an_estimate_has_the_tokens_that_the_batch_then_has(house: House) -> None:
+    lines = [*make_lines(6), *make_lines(2, n=2, max_tokens=7), *make_lines(1, temperature=9)]
+    lines = [line.replace('"row-', f'"row-{i}-') for i, line in enumerate(lines)]
+
+    made = ask(house, lines)
+    found = wait(house, made)
+    num_batches = len(list(house.client("asks").batches.list()))
+    batch = house.wait(house.create(lines, tenant_id="asks"), tenant_id="asks")
+
+    assert made["status"] == "queued" and made["would_run"] is None
+    assert (found["status"], found["would_run"], found["model"]) == ("completed", True, "M")
+    assert found["request_counts"] == {"total": 9, "refused": 1}
+    assert batch.usage and found["input_tokens"] == batch.usage.input_tokens > 0
+    assert found["output_tokens"]["max"] == 6 * 20 + 2 * 2 * 7
+    (problem,) = found["problems"]
+    assert (problem["fails"], problem["line"], problem["param"]) == ("row", 9, "temperature")
+    assert num_batches == 0
+
+
+def test_what_would_fail_the_batch_is_named_line_by_line(house: House) -> None:
+    lines = [*make_lines(2), "{", make_lines(1)[0]]
+
+    found = wait(house, ask(house, lines))
+
+    assert (found["status"], found["would_run"], found["model"]) == ("completed", False, None)
+    assert found["cost"] is found["seconds"] is found["output_tokens"] is None
+    assert [(p["fails"], p["line"], p["code"]) for p in found["problems"]] == [
+        ("batch", 3, "invalid_json_line"),
+        ("batch", 4, "duplicate_custom_id"),
+    ]
+    assert found["num_problems"] == 2
+
+
+@pytest.fixture
+def priced(house: House) -> Iterator[House]:
+    """Estimates are made by this test, with prices."""
+    with patch("gristmill.control.read_uploads.estimate.list_due", return_value=[]):
+        yield house
+
+
+def test_cost_and_time_are_of_the_prices_and_of_what_was_measured(priced: House) -> None:
+    house = priced
+    ended = house.wait(house.create(make_lines(4), tenant_id="asks"), tenant_id="asks")
+    made = ask(house, make_lines(10))
+    prices = PriceTable({"M": Price(Decimal(2), Decimal(1), Decimal(10))}, "EUR")
+    control = replace(house.service.control, prices=prices)
+
+    with (
+        patch("gristmill.control.forecast.throughput.list_rates", return_value=[50.0, 100.0]),
+        patch("gristmill.control.forecast.paces.list_paces", return_value=[]),
+    ):
+        _read_all(house, made["id"], control)
+    found = wait(house, made)
+
+    prompt, most = found["input_tokens"], 10 * 20
+    assert ended.usage and ended.request_counts
+    mean = ended.usage.output_tokens / ended.request_counts.completed
+    expected = found["output_tokens"]["expected"]
+    assert found["output_tokens"]["max"] == most and 0 < expected <= most
+    assert expected == pytest.approx(10 * mean, rel=0.5)
+    assert found["cost"] == {
+        "currency": "EUR",
+        "min": prompt * 2 / 1e6,
+        "expected": (prompt * 2 + expected * 10) / 1e6,
+        "max": (prompt * 2 + most * 10) / 1e6,
+    }
+    assert found["seconds"] == {
+        "min": (prompt + expected) / 100,
+        "max": (prompt + most) / 50,
+        "num_measured": 2,
+    }
+
+
+def _read_all(house: House, estimate_id: str, control: Any, *, num_slices: int = 1) -> None:
+    model = house.service._model
+    uploads = house.service._uploads
+    for _ in range(num_slices):
+        with house.data.ledger.read() as conn:
+            found = estimates.get(conn, "asks", estimate_id, now=control.now)
+        assert found is not None
+        assert control_estimate.estimate_slice(
+            control, found, [model], uploads._tokeniser, should_pause=lambda: num_slices > 1
+        )
+
+
+def test_a_file_is_read_in_slices_by_one_process_at_a_time(priced: House) -> None:
+    house, control = priced, priced.service.control
+    made = ask(house, make_lines(9))
+
+    with patch("gristmill.requests.input_file.STRETCH_MAX_ROWS", 4):
+        with house.data.ledger.read() as conn:
+            first = estimates.get(conn, "asks", made["id"], now=control.now)
+        assert first is not None
+        _read_all(house, made["id"], control, num_slices=2)
+        with house.data.ledger.read() as conn:
+            midway = estimates.get(conn, "asks", made["id"], now=control.now)
+        # One that began at the same time, from what it had read before:
+        late = control_estimate.estimate_slice(
+            control,
+            first,
+            [house.service._model],
+            house.service._uploads._tokeniser,
+            should_pause=lambda: False,
+        )
+        _read_all(house, made["id"], control, num_slices=2)
+    found = wait(house, made)
+    whole = ask(house, make_lines(9))
+    _read_all(house, whole["id"], control)
+
+    assert midway is not None and not late
+    assert (midway.status, midway.num_rows) == (EstimateStatus.RUNNING, 8)
+    for name in ("input_tokens", "request_counts", "output_tokens"):
+        assert found[name] == wait(house, whole)[name]
+
+
+def test_an_estimate_that_is_asked_for_wrongly_is_refused(house: House) -> None:
+    file = house.upload(make_lines(1), tenant_id="wrong")
+    fields = {"input_file_id": file.id, "endpoint": "/v1/completions"}
+    with house.http("wrong") as http:
+        answers = [
+            http.post("/v1/estimate", json={**fields, **changes})
+            for changes in (
+                {"endpoint": "/v1/audio"},
+                {"input_file_id": "file-never"},
+                {"input_file_id": "\0"},
+                {"window": "24h"},
+            )
+        ]
+        unknown = http.get("/v1/estimate/est_never")
+    foreign = house.http("asks").post("/v1/estimate", json=fields)
+
+    assert [answer.status_code for answer in answers] == [400, 404, 404, 400]
+    assert unknown.status_code == foreign.status_code == 404
+
+
+def test_estimates_have_an_end_whatever_becomes_of_the_file(priced: House) -> None:
+    house, control = priced, priced.service.control
+    made = [ask(house, make_lines(1), endpoint="/v1/completions") for _ in range(2)]
+    house.client("asks").files.delete(made[0]["input_file_id"])
+    _read_all(house, made[0]["id"], control)
+    with patch("gristmill.control.estimate.prepare", side_effect=RuntimeError("a canary")):
+        _read_all(house, made[1]["id"], control)
+
+    found = [wait(house, one) for one in made]
+
+    assert [one["status"] for one in found] == ["failed", "failed"]
+    assert [one["problems"][0]["code"] for one in found] == ["input_modified", "internal_error"]
+    assert "canary" not in str(found)
+
+
+def test_a_tenant_has_few_estimates_made_at_once(priced: House) -> None:
+    made = [ask(priced, make_lines(1), tenant_id="many") for _ in range(10)]
+    one_more = ask(priced, make_lines(1), tenant_id="many")
+    priced.clock.ahead_s += 8 * 86400
+    try:
+        with priced.http("many") as http:
+            late = http.get(f"/v1/estimate/{made[0]['id']}")
+        priced.wait_for(lambda: not num_kept(priced, "many"))
+    finally:
+        priced.clock.ahead_s -= 8 * 86400
+
+    assert all(one["status"] == "queued" for one in made)
+    assert one_more["error"]["code"] == "rate_limit_exceeded"
+    assert late.status_code == 404
+
+
+def num_kept(house: House, tenant_id: str) -> int:
+    with house.data.ledger.read() as conn:
+        return estimates.count_open(conn, tenant_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
+from unittest.mock import patch
 
 import openai
 import pytest
@@ -11,6 +12,7 @@ from local_run import make_line
 from small_server import QuietHandler, served
 
 from gristmill.api.access import DEFAULT_SCOPES, Scope
+from gristmill.ledger.files import MAX_UPLOAD_S
 
 
 def test_B42_ids_of_result_files_appear_when_the_files_can_be_read_in_full(house: House) -> None:
@@ -80,3 +82,21 @@ def test_B50_what_an_admin_cancels_stays_its_owners(house: House) -> None:
         assert owner.files.content(file_id or "").content
     with pytest.raises(openai.NotFoundError):
         house.client("rival").files.content(ended.output_file_id or "")
+
+
+def test_an_upload_whose_process_dies_at_its_end_is_removed_after_a_day(house: House) -> None:
+    folder = "t/acme/files/"
+    before = set(house.data.store.list(folder))
+    dies = patch("gristmill.api.files.files.complete_upload", side_effect=RuntimeError("died"))
+
+    with dies, pytest.raises(openai.InternalServerError):
+        house.upload(make_lines(1))
+    (left,) = set(house.data.store.list(folder)) - before
+    listed = [file.id for file in house.client().files.list()]
+    house.clock.ahead_s += MAX_UPLOAD_S + 1
+    try:
+        house.wait_for(lambda: left not in set(house.data.store.list(folder)))
+    finally:
+        house.clock.ahead_s -= MAX_UPLOAD_S + 1
+
+    assert left.removeprefix(folder) not in listed

@@ -23,11 +23,10 @@ from gristmill.api.objects import (
     list_object,
 )
 from gristmill.control.room import check_room_for_bytes
-from gristmill.errors import KeyNotFound
+from gristmill.errors import KeyNotFound, StoreError
 from gristmill.ledger import files
 from gristmill.ledger.files import File
 from gristmill.ledger.ids import new_id
-from gristmill.quotas import QuotaExceeded
 from gristmill.stores.keys import file_key
 
 log = logging.getLogger(__name__)
@@ -98,13 +97,12 @@ def _store(api: Api, tenant_id: str, upload: MultipartUpload, least_bytes: int) 
 
     Raises QuotaExceeded, before anything is read when `least_bytes` have no room already.
     """
-    file_id, expiry_s = new_id("file-", api.clock()), 0
+    file_id, made = new_id("file-", api.clock()), list[File]()
 
     with api.ledger.read() as conn:
         room = check_room_for_bytes(conn, api.settings, tenant_id, least_bytes)
 
     def checked_chunks() -> Iterator[bytes]:
-        nonlocal expiry_s
         num_read = 0
         for chunk in upload.file_chunks():
             num_read += len(chunk)
@@ -114,27 +112,31 @@ def _store(api: Api, tenant_id: str, upload: MultipartUpload, least_bytes: int) 
             yield chunk
         # Fields may stand behind the file. What is raised here undoes the write.
         expiry_s = _read_form(upload, default_s=api.settings.file_lifetime_s)
-
-    num_bytes = api.store.put_stream(file_key(tenant_id, file_id), checked_chunks())
-    now = api.now
-    file = File(
-        id=file_id,
-        tenant_id=tenant_id,
-        purpose=upload.fields["purpose"],
-        filename=_readable_name(upload.filename or ""),
-        num_bytes=num_bytes,
-        created_at=now,
-        expires_at=now + expiry_s,
-    )
-    try:
+        now = api.now
+        file = File(
+            id=file_id,
+            tenant_id=tenant_id,
+            purpose=upload.fields["purpose"],
+            filename=_readable_name(upload.filename or ""),
+            num_bytes=num_read,
+            created_at=now,
+            expires_at=now + expiry_s,
+        )
         with api.ledger.write() as conn:
             # Held: two uploads at once are counted one after the other.
-            check_room_for_bytes(conn, api.settings, tenant_id, num_bytes, for_update=True)
-            files.add(conn, file)
-    except QuotaExceeded:
+            check_room_for_bytes(conn, api.settings, tenant_id, num_read, for_update=True)
+            # Before its bytes are there, so that the sweep finds them should this process die.
+            files.begin_upload(conn, file)
+        made.append(file)
+
+    api.store.put_stream(file_key(tenant_id, file_id), checked_chunks())
+    (file,) = made
+    with api.ledger.write() as conn:
+        is_there = files.complete_upload(conn, file)
+    if not is_there:
         api.store.delete(file_key(tenant_id, file_id))
-        raise
-    log.info("file uploaded tenant=%s file=%s bytes=%d", tenant_id, file_id, num_bytes)
+        raise StoreError(f"The upload {file_id} took longer than a file is waited for.")
+    log.info("file uploaded tenant=%s file=%s bytes=%d", tenant_id, file_id, file.num_bytes)
     return file
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gristmill.control.ingest import INGEST_ATTEMPT
+from gristmill.control.accept import INGEST_ATTEMPT
+from gristmill.control.ingest import expected_tokens
 from gristmill.control.ingested import Ingested
 from gristmill.errors import CorruptDocument, KeyNotFound
 from gristmill.ledger.batch import Batch
@@ -36,7 +37,8 @@ def _read_shard(store: Store, batch: Batch, n: int) -> NewShard:
     except KeyNotFound:
         return _read_refused(store, batch, n)
     num_rows = sum(len(job.rows) for job in shard.jobs)
-    return NewShard(n, len(shard.jobs), num_rows, shard.pointer.num_prompt_tokens)
+    num_expected = sum(map(expected_tokens, shard.jobs))
+    return NewShard(n, len(shard.jobs), num_rows, shard.pointer.num_prompt_tokens, num_expected)
 
 
 def _read_refused(store: Store, batch: Batch, n: int) -> NewShard:

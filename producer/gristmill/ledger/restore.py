@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select, update
 
 from gristmill.ledger import shards as shard_queries
+from gristmill.ledger import usage
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.files import File
 from gristmill.ledger.schema import batches, files, segments, shards
@@ -54,6 +55,8 @@ def put_ingested(
 ) -> None:
     """The batch as it was when all of its input was read and no row had a result."""
     _forget(conn, batch.tenant_id, batch.id)
+    # What was counted so far is counted again, Segment by Segment.
+    usage.forget(conn, batch.tenant_id, batch.id)
     is_cancelling = batch.status is BatchStatus.CANCELLING
     nothing_yet = (
         *("completed", "failed", "prompt_tokens", "completion_tokens", "cached_tokens"),
@@ -75,6 +78,8 @@ def put_ingested(
             num_slices=len(slices),
             num_shards=sum(map(len, slices)),
             total=total,
+            expected_tokens=sum(shard.num_expected_tokens for new in slices for shard in new),
+            budget_used_at=None,
             ingest_row_idx=total,
             ttft={},
             itl={},

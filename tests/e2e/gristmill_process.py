@@ -52,9 +52,9 @@ class Gristmill:
     def run(self, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return self._call(self.command(*options), environment)
 
-    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def call(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Another command of `gristmill` in the same folder."""
-        return self._call([str(COMMAND), *words], {})
+        return self._call([str(COMMAND), *words], environment)
 
     def _call(
         self, command: list[str], environment: dict[str, str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import json
 import math
@@ -19,6 +20,7 @@ import pytest
 from gristmill_process import COMMAND, Gristmill
 from score_oracle import LABELS, Oracle, rows
 
+from gristmill.client import AsyncClient, Client
 from gristmill.data import read_rows, write_rows
 from gristmill.score import Choices, Embedded, Gold, Prompt, Template, score
 
@@ -114,7 +116,8 @@ def test_a_service_gives_the_same_scores_and_the_same_report(
 
     done = gristmill.call(
         *("score", "in.csv", "-o", "out.csv", "--model", str(gristmill.model), *options()),
-        *("--base-url", url, "--api-key", key, "--json"),
+        *("--base-url", url, "--json"),
+        GRISTMILL_API_KEY=key,
     )
 
     assert done.returncode == 0, done.stderr
@@ -122,6 +125,28 @@ def test_a_service_gives_the_same_scores_and_the_same_report(
     assert document["num_rows"] == 24 and document["failed"] == {}
     for path in here.folder.glob("out.*"):
         assert (gristmill.folder / path.name).read_bytes() == path.read_bytes()
+
+
+def test_both_clients_score_by_their_service(service: Any, here: Gristmill, tmp_path: Path) -> None:
+    url, key = service
+    task = Choices(
+        Prompt(Template("Review: {text}\nSentiment: "), chat=False),
+        tuple(map(Template, LABELS)),
+        gold=Gold("sentiment"),
+    )
+    asked: dict[str, Any] = {"model": str(here.model), "id_column": "id", "num_resamples": 50}
+
+    with Client(base_url=url, api_key=key) as client:
+        one = client.score(rows(), task, output=tmp_path / "one.csv", **asked)
+    other = asyncio.run(
+        AsyncClient(base_url=url, api_key=key).score(
+            iter(rows()), task, output=tmp_path / "other.csv", **asked
+        )
+    )
+
+    assert one.findings == other.findings
+    for name in ("one", "other"):
+        assert (tmp_path / f"{name}.csv").read_bytes() == (here.folder / "out.csv").read_bytes()
 
 
 def test_the_example_of_offline_scoring_runs(

@@ -14,6 +14,7 @@ import typer
 from gristmill.cli import options, score_options
 from gristmill.cli.failures import ExitCode, failures_reported
 from gristmill.cli.progress import keep_stderr_ours, progress_view
+from gristmill.cli.service import Profile
 from gristmill.cli.settings_from import settings_from
 from gristmill.errors import UsageError
 
@@ -49,7 +50,7 @@ def score(
     bootstrap: score_options.Bootstrap = 1000,
     seed: score_options.Seed = 0,
     base_url: score_options.BaseUrl = None,
-    api_key: score_options.ApiKey = None,
+    profile: Profile = None,
     work_dir: options.WorkDir = None,
     revision: options.Revision = None,
     max_num_seqs: options.MaxNumSeqs = None,
@@ -59,7 +60,7 @@ def score(
     no_progress: options.NoProgress = False,
     debug: options.Debug = False,
 ) -> None:
-    """Score every row of a data set, on this machine or by a service (--base-url).
+    """Score every row of a data set, on this machine or by a service (--base-url, --profile).
 
     Writes the rows with their scores, and a report as Markdown and HTML beside them. A call that
     was interrupted goes on where it stopped when it is started again.
@@ -89,7 +90,7 @@ def score(
         shown = not (quiet or no_progress)
         with StopOnSignal() as stop, progress_view(sys.stderr, wanted=shown) as view:
             answerer = _answerer(
-                model, revision, settings, base_url=base_url, api_key=api_key, view=view, stop=stop
+                model, revision, settings, base_url=base_url, profile=profile, view=view, stop=stop
             )
             report = _score(
                 data,
@@ -124,13 +125,11 @@ def _answerer(
     settings: Settings,
     *,
     base_url: str | None,
-    api_key: str | None,
+    profile: str | None,
     view: ProgressView,
     stop: StopOnSignal,
 ) -> Answerer:
-    if base_url is None:
-        if api_key is not None:
-            raise UsageError("An API key belongs to a service: give --base-url, too.")
+    if base_url is None and profile is None:
         from gristmill.scores.answer import Embedded
 
         return Embedded(model, revision, settings, view.update, stop.requested)
@@ -139,7 +138,7 @@ def _answerer(
     from gristmill.client import Client
     from gristmill.scores.remote import Remote
 
-    return Remote(model, Client(base_url=base_url, api_key=api_key), view.update, stop.requested)
+    return Remote(model, Client(base_url=base_url, profile=profile), view.update, stop.requested)
 
 
 def _score(

@@ -41,8 +41,7 @@ _REASON_HELP = "judge: let the model write a reason of so many characters first.
 _GOLD_HELP = "The column with the right answer: its text, or its place from 0."
 _TRUNCATE_HELP = "Leave out the beginning of a prompt that is too long, instead of failing its row."
 _ID_HELP = "The column that names rows in messages and requests. Default: their place."
-_BASE_URL_HELP = "Let a service score, as http://127.0.0.1:8000/v1."
-_KEY_HELP = "The key for that service. Default: GRISTMILL_API_KEY or the login."
+_BASE_URL_HELP = "Let this service score, as http://HOST:8000/v1. Default: this machine."
 
 Data = Annotated[str, typer.Argument(metavar="DATA", help=_DATA_HELP)]
 Output = Annotated[str, typer.Option("-o", "--output", metavar="OUT", help=_OUTPUT_HELP)]
@@ -88,7 +87,6 @@ Bootstrap = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Of those samples.")]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", metavar="URL", help=_BASE_URL_HELP)]
-ApiKey = Annotated[str | None, typer.Option("--api-key", metavar="KEY", help=_KEY_HELP)]
 
 #: The options that each task needs, and those that it may have.
 _FITTING = {

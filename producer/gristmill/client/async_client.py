@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
 
@@ -29,6 +30,7 @@ from gristmill.client.options import (
     find_address,
 )
 from gristmill.client.rows import Recipe
+from gristmill.client.scoring import score_in_thread
 from gristmill.client.setup import at_least_one, log_as_asked
 from gristmill.client.steps import TimeoutTypes
 from gristmill.client.submit import (
@@ -43,6 +45,9 @@ from gristmill.client.transfer import OnBytes
 from gristmill.client.webhooks import AsyncWebhooks, WebhookCalls
 from gristmill.data.rows import Source as RowSource
 from gristmill.data.template import Template
+
+if TYPE_CHECKING:
+    from gristmill.score import Report, Task
 
 
 class AsyncClient:
@@ -182,6 +187,32 @@ class AsyncClient:
             params=params,
         )
         return await self._driver.run(estimate(self._batch_calls, Source(source, recipe)))
+
+    async def score(
+        self,
+        data: RowSource,
+        task: Task,
+        *,
+        model: str,
+        output: str | Path,
+        id_column: str | None = None,
+        limit: int | None = None,
+        num_resamples: int = 1000,
+        seed: int = 0,
+        work_dir: Path | None = None,
+    ) -> Report:
+        return await score_in_thread(
+            self._options,
+            data,
+            task,
+            model=model,
+            output=output,
+            id_column=id_column,
+            limit=limit,
+            num_resamples=num_resamples,
+            seed=seed,
+            work_dir=work_dir,
+        )
 
     def handle(self, *batch_ids: str) -> AsyncBatchHandle:
         return AsyncBatchHandle(self._batch_calls, self._driver, at_least_one(batch_ids))

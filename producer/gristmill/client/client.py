@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
 
@@ -29,6 +30,7 @@ from gristmill.client.options import (
     find_address,
 )
 from gristmill.client.rows import Recipe
+from gristmill.client.scoring import score_by
 from gristmill.client.setup import at_least_one, log_as_asked
 from gristmill.client.steps import TimeoutTypes
 from gristmill.client.submit import (
@@ -43,6 +45,9 @@ from gristmill.client.transfer import OnBytes
 from gristmill.client.webhooks import WebhookCalls, Webhooks
 from gristmill.data.rows import Source as RowSource
 from gristmill.data.template import Template
+
+if TYPE_CHECKING:
+    from gristmill.score import Report, Task
 
 
 class Client:
@@ -85,6 +90,13 @@ class Client:
         self.webhooks = Webhooks(WebhookCalls(caller), driver)
         self.estimates = Estimates(EstimateCalls(caller), driver)
         self.usage = Usage(EstimateCalls(caller), driver)
+
+    @classmethod
+    def _with(cls, options: Options) -> Self:
+        """A client of its own connections, set up as another one is."""
+        made = object.__new__(cls)
+        made._set(options, SyncDriver(httpx2.Client(follow_redirects=True)))
+        return made
 
     @property
     def base_url(self) -> str:
@@ -207,6 +219,33 @@ class Client:
             params=params,
         )
         return self._driver.run(estimate(self._batch_calls, Source(source, recipe)))
+
+    def score(
+        self,
+        data: RowSource,
+        task: Task,
+        *,
+        model: str,
+        output: str | Path,
+        id_column: str | None = None,
+        limit: int | None = None,
+        num_resamples: int = 1000,
+        seed: int = 0,
+        work_dir: Path | None = None,
+    ) -> Report:
+        """Score every row of a data set: `gristmill.score.score`, computed by this service."""
+        return score_by(
+            self,
+            data,
+            task,
+            model=model,
+            output=output,
+            id_column=id_column,
+            limit=limit,
+            num_resamples=num_resamples,
+            seed=seed,
+            work_dir=work_dir,
+        )
 
     def handle(self, *batch_ids: str) -> BatchHandle:
         """Of batches that are there: one, or several that are to be shown as one."""

@@ -31,7 +31,6 @@ def call(gristmill: Gristmill, task: str, *options: str, out: str = "out.csv") -
         ("judge", ["--prompt", "{q}", "--answers", "1-5", "--plain", "--reason", "9"], "in a chat"),
         ("perplexity", ["--text", "{z}"], "Row 1: .*'z'.* The columns are 'q', 'a'"),
         ("perplexity", ["--text", "{q}", "--id", "z"], "Row 1: the ids"),
-        ("perplexity", ["--text", "{q}", "--api-key", "k"], "give --base-url"),
         ("perplexity", ["--text", "{q}", "--revision", "r", "--base-url", "http://x/v1"], "leave"),
     ],
 )

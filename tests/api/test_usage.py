@@ -173,3 +173,32 @@ def test_pages_have_each_line_once_in_any_grouping(ledger: Ledger) -> None:
     with ledger.read() as conn:
         assert usage.mean_output_tokens(conn, "a", "org/M", since_day=2) == 5
         assert usage.mean_output_tokens(conn, "c", "org/M", since_day=2) is None
+
+
+def test_what_a_rebuilt_ledger_learns_of_an_end_is_counted_once(ledger: Ledger) -> None:
+    batch: Any = _Batch("rebuilt", "batch_1", "M")
+    ended = {
+        **{"id": "batch_1", "tenant_id": "rebuilt", "model_name": "M", "created_at": 5},
+        **{"freeze_reason": "complete", "completed_at": 2 * 86400 + 5, "expired_at": None},
+        **{"completed": 9, "failed": 1, "prompt_tokens": 90, "completion_tokens": 40},
+        "cached_tokens": 7,
+    }
+
+    with ledger.write() as conn:
+        usage.add(conn, batch, now=86400, completed=4, failed=0, used=Usage(40, 20, 2))
+        for _ in range(2):
+            usage.settle(conn, ended)
+        expired = {**ended, "id": "batch_2", "freeze_reason": "expired"}
+        usage.settle(conn, expired)
+        found = [
+            (line.key.day, line.key.batch_id, line.completed, line.failed, line.usage)
+            for line in usage.list_lines(
+                conn, "rebuilt", since_day=0, until_day=9, by=["day", "batch"], limit=9
+            )[0]
+        ]
+
+    assert found == [
+        (1, "batch_1", 4, 0, Usage(40, 20, 2)),
+        (2, "batch_1", 5, 1, Usage(50, 20, 5)),
+        (2, "batch_2", 9, 0, Usage(90, 40, 7)),
+    ]

@@ -38,6 +38,8 @@ def put_ended(
         )
     )
     conn.execute(insert(batches).values(**values | {"remove_work_at": remove_work_at}))
+    if values["in_progress_at"] is not None:
+        usage.settle(conn, values)
     for file in of_batch:
         put_file(conn, file)
 

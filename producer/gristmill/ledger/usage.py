@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, literal, select, tuple_
@@ -11,9 +11,11 @@ from sqlalchemy import update as sql_update
 
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.schema_account import usage
+from gristmill.ledger.status import FreezeReason
 from gristmill.types import Usage
 
 DAY_S = 86400
+_COUNTS = ("completed", "failed", "prompt_tokens", "completion_tokens", "cached_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +48,33 @@ def add(
         "batch_id": batch.id,
         "model": batch.model.name,
     }
-    new = {
-        "completed": completed,
-        "failed": failed,
-        "prompt_tokens": used.prompt_tokens,
-        "completion_tokens": used.completion_tokens,
-        "cached_tokens": used.cached_tokens,
-    }
-    if not any(new.values()):
-        return
-    statement = sql_update(usage).where(*(usage.c[name] == value for name, value in key.items()))
-    summed = {name: usage.c[name] + count for name, count in new.items()}
-    if conn.execute(statement.values(**summed)).rowcount == 0:
-        conn.execute(insert(usage).values(**key, **new))
+    _count(conn, key, {"completed": completed, "failed": failed, **asdict(used)})
 
 
 def forget(conn: Connection, tenant_id: str, batch_id: str) -> None:
     """The file of the batch was refused as a whole: nothing of it counts."""
     conn.execute(delete(usage).where(usage.c.tenant_id == tenant_id, usage.c.batch_id == batch_id))
+
+
+def settle(conn: Connection, ended: Mapping[str, Any]) -> None:
+    """Of a batch whose end a rebuilt Ledger has learned, given as its row.
+
+    What is not counted yet counts on its last day.
+    """
+    ends = ("completed_at", "expired_at", "cancelled_at", "created_at")
+    day = next(ended[name] for name in ends if ended.get(name)) // DAY_S
+    # Rows that never ran are failed as well, but where all have run.
+    all_ran = ended["freeze_reason"] == FreezeReason.COMPLETE
+    key = {"tenant_id": ended["tenant_id"], "batch_id": ended["id"]}
+    of_batch = [usage.c[name] == value for name, value in key.items()]
+    sums = [func.coalesce(func.sum(usage.c[name]), 0) for name in _COUNTS]
+    counted = conn.execute(select(*sums).where(*of_batch)).one()
+    missing = {
+        name: max(ended[name] - int(before), 0)
+        for name, before in zip(_COUNTS, counted, strict=True)
+        if name != "failed" or all_ran
+    }
+    _count(conn, {**key, "day": day, "model": ended["model_name"]}, missing)
 
 
 def list_lines(
@@ -116,6 +127,15 @@ def mean_output_tokens(
     )
     rows, tokens = conn.execute(query).one()
     return float(tokens) / float(rows) if rows else None
+
+
+def _count(conn: Connection, key: Mapping[str, Any], new: Mapping[str, int]) -> None:
+    if not any(new.values()):
+        return
+    statement = sql_update(usage).where(*(usage.c[name] == value for name, value in key.items()))
+    summed = {name: usage.c[name] + count for name, count in new.items()}
+    if conn.execute(statement.values(**summed)).rowcount == 0:
+        conn.execute(insert(usage).values(**key, **dict.fromkeys(_COUNTS, 0) | dict(new)))
 
 
 def _line(row: dict[str, Any]) -> UsageLine:

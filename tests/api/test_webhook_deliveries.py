@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import openai
 import pytest
-from house import House, make_lines
+from house import House, as_file, make_lines
+from test_up import Up, folder_with_model
 from webhook_house import DAY_S, ENDS, listen, log_of, post, unwrap, wait_until
 from webhook_house import house as house
 from webhook_house import receiver as receiver
@@ -134,3 +137,34 @@ def test_B55_a_hanging_receiver_delays_no_batch_and_no_other_receiver(
     assert {batch.status for batch in ended} == {"completed"}
     assert was_hanging == 1
     assert {call.id for call in deaf.calls} == {call.id for call in receiver.calls}
+
+
+@pytest.mark.slow  # unit/control/test_webhook_delivery.py has the same in one process
+def test_B55_a_service_killed_between_end_and_delivery_delivers_when_it_is_back(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRISTMILL_WEBHOOK_ALLOWED_NETWORKS", "127.0.0.0/8")
+    with folder_with_model() as folder, ExitStack() as stack:
+        first = Up(folder, crash_point="published=exit")
+        stack.callback(first.process.kill)
+        key = first.first_key()
+        client = first.client(key)
+        secret = listen(client, receiver).signing_secret
+        file = client.files.create(file=("in.jsonl", as_file(make_lines(2))), purpose="batch")
+        batch = client.batches.create(
+            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+        )
+        code = first.process.wait(60)
+        second = Up(folder)
+        stack.callback(second.process.kill)
+        client = second.client(key)
+        receiver.wait(1)
+        ended = client.batches.retrieve(batch.id)
+        events: Any = client.get("/webhook_events", cast_to=object)
+        stopped = second.stop(signal.SIGTERM)
+
+    assert (code, stopped, ended.status) == (137, 0, "completed")
+    # It may have been told in the very moment of its end. Whoever hears it twice sees it is one.
+    assert {call.id for call in receiver.calls} == {event["id"] for event in events["data"]}
+    assert len({call.body for call in receiver.calls}) == 1
+    assert unwrap(client, receiver.calls[-1], secret).data.id == batch.id

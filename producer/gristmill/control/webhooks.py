@@ -71,10 +71,16 @@ def deliver_due(
 
 
 class WebhookLoop:
-    """Delivers in a thread of its own, beside dispatch and accept."""
+    """Delivers in a thread of its own, beside dispatch and accept.
 
-    def __init__(self, control: Control, *, sender: WebhookSender | None = None) -> None:
+    `is_sole`: no other process delivers, so that nothing waits for one that was killed.
+    """
+
+    def __init__(
+        self, control: Control, *, sender: WebhookSender | None = None, is_sole: bool = False
+    ) -> None:
         self._control = control
+        self._must_take_up = is_sole
         self._sender = sender or WebhookSender(AddressPolicy.of(control.settings))
         #: Why the last turn failed, for people.
         self.trouble = ""
@@ -83,6 +89,8 @@ class WebhookLoop:
         """Until `stop` is set; an attempt that is under way is waited for."""
         while not stop.is_set():
             try:
+                if self._must_take_up:
+                    self._take_up()
                 num_attempts = deliver_due(
                     self._control, sender=self._sender, should_stop=stop.is_set
                 )
@@ -94,6 +102,12 @@ class WebhookLoop:
                 self.trouble = str(error)
             if not num_attempts:
                 stop.wait(_LOOK_EVERY_S)
+
+    def _take_up(self) -> None:
+        """Once: what an earlier process was sending."""
+        with self._control.ledger.write() as conn:
+            deliveries.forget_claims(conn)
+        self._must_take_up = False
 
 
 def _next_due(control: Control, running: Collection[Delivery]) -> Delivery | None:

@@ -108,6 +108,18 @@ def claim(conn: Connection, delivery: Delivery, *, now: int, until: int) -> bool
     )
 
 
+def forget_claims(conn: Connection) -> None:
+    """Of all tenants: whoever was sending is dead, as the only process that could."""
+    conn.execute(
+        update(webhook_deliveries)
+        .where(
+            webhook_deliveries.c.state == DeliveryState.PENDING,
+            webhook_deliveries.c.claimed_until > 0,
+        )
+        .values(claimed_until=0)
+    )
+
+
 def log_attempt(conn: Connection, delivery: Delivery, attempt: Attempt) -> None:
     values = asdict(attempt) | {"delivery_id": delivery.id, "tenant_id": delivery.tenant_id}
     conn.execute(insert(webhook_attempts).values(**values))

@@ -65,7 +65,7 @@ class Service:
         self.control = Control(folder.ledger, folder.store, queue, clock, settings, prices=prices)
         self._loop = ControlLoop(self.control)
         self._uploads = ReadUploads(self.control, [model])
-        self._webhooks = WebhookLoop(self.control)
+        self._webhooks = WebhookLoop(self.control, is_sole=True)
         self.access = Access(folder.ledger, pepper=folder.pepper, clock=clock)
         api = Api(
             ledger=folder.ledger,

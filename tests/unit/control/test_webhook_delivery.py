@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -28,6 +29,10 @@ from gristmill.ledger.webhooks import EventType
 from gristmill.stores.keys import segment_key
 from gristmill.stores.segments import bell_of
 from gristmill.wire import encode_segment
+
+
+def raise_crash(*_: object, **__: object) -> None:
+    raise Crash
 
 
 def test_each_end_is_one_event_in_the_words_of_openai(
@@ -94,11 +99,8 @@ def test_F37_killed_after_the_post_it_is_sent_again_with_the_same_id_and_bytes(
     hooks.listen(receiver.url)
     hooks.end("batch_1")
 
-    def die(*_: object, **__: object) -> None:
-        raise Crash
-
     with monkeypatch.context() as patched:
-        patched.setattr(deliverer, "_note", die)
+        patched.setattr(deliverer, "_note", raise_crash)
         with pytest.raises(Crash):
             hooks.deliver()
     at_once = hooks.deliver()
@@ -108,6 +110,24 @@ def test_F37_killed_after_the_post_it_is_sent_again_with_the_same_id_and_bytes(
     first, second = receiver.calls
     assert (at_once, later) == (0, 1)
     assert (first.id, first.body) == (second.id, second.body)
+    assert hooks.deliveries()[0].state is DeliveryState.DELIVERED
+
+
+def test_a_service_that_is_alone_need_not_wait_for_the_one_that_was_killed(
+    hooks: WebhookBench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks.listen(receiver.url)
+    hooks.end("batch_1")
+    with monkeypatch.context() as patched:
+        patched.setattr(deliverer, "_note", raise_crash)
+        with pytest.raises(Crash):
+            hooks.deliver()
+    stop = threading.Event()
+    receiver.answer = lambda call: (stop.set(), Reply())[1]
+
+    deliverer.WebhookLoop(hooks.control, is_sole=True).run(stop)
+
+    assert len(receiver.calls) == 2
     assert hooks.deliveries()[0].state is DeliveryState.DELIVERED
 
 

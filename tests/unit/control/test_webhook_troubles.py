@@ -85,6 +85,7 @@ def test_an_endpoint_that_fails_is_left_alone_and_then_asked_by_one_event(
     assert hooks.endpoint(endpoint).retry_at is None
 
 
+@SQLITE_ONLY
 @pytest.mark.parametrize(
     ("reply", "pause_s"),
     [
@@ -129,6 +130,7 @@ def test_an_endpoint_that_was_deaf_for_five_days_is_disabled(
     assert not any(map(is_pending, hooks.deliveries()))
 
 
+@SQLITE_ONLY
 def test_B55_a_receiver_that_never_answers_holds_up_nobody_else(hooks: WebhookBench) -> None:
     over = threading.Event()
 
@@ -152,6 +154,7 @@ def test_B55_a_receiver_that_never_answers_holds_up_nobody_else(hooks: WebhookBe
         assert was_hanging and len(deaf.calls) == 5
 
 
+@SQLITE_ONLY
 def test_an_endpoint_that_goes_while_it_is_called_leaves_nothing(
     hooks: WebhookBench, receiver: Receiver
 ) -> None:

@@ -23,7 +23,7 @@ from itertools import tee
 from pathlib import Path
 from typing import Any
 
-from gristmill.data.formats import Format, kind_of
+from gristmill.data.formats import Format, kind_of, stem_of
 from gristmill.data.join import (
     RECEIPT_TYPE,
     Outcome,
@@ -198,9 +198,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 def report_files(output: str | Path) -> dict[str, str]:
     """Where the report of an output lies: `markdown`, `html` and, if it is graded, `plot`."""
     name = name_of(output)
-    base, query = name, str(output)[len(name) :]
-    for suffix in reversed(Path(name).suffixes[-2:]):
-        base = base.removesuffix(suffix)
+    base, query = stem_of(name), str(output)[len(name) :]
     return {
         "markdown": f"{base}.report.md{query}",
         "html": f"{base}.report.html{query}",

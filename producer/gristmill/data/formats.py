@@ -52,6 +52,16 @@ class FileKind:
     compression: Compression
 
 
+def stem_of(name: str) -> str:
+    """The name without the end that says what the file holds."""
+    for suffixes in (_COMPRESSIONS, _FORMATS):
+        for suffix in suffixes:
+            if name.lower().endswith(suffix):
+                name = name[: -len(suffix)]
+                break
+    return name
+
+
 def kind_of(name: str) -> FileKind:
     """The kind of a file by the end of its name. Raises UsageError for one that is not known."""
     rest = name.lower()

@@ -88,8 +88,11 @@ def _rows_of_object(source: Any) -> Iterator[Any]:
 
 def _of_mapping(source: Mapping[Any, Any]) -> str:
     if type(source).__module__.partition(".")[0] == "datasets":
-        splits = ", ".join(map(repr, source))
-        return f"This data set has the splits {splits}. Give one of them, such as data[{splits}]."
+        splits = list(map(repr, source))
+        return (
+            f"This data set has the splits {', '.join(splits)}. Give one of them, such as "
+            f"data[{splits[0] if splits else ''}]."
+        )
     return "A dict is one row, not a data set. Give a list of dicts."
 
 

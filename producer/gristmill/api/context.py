@@ -16,6 +16,7 @@ from gristmill.api.access import Access, Caller, Scope
 from gristmill.api.failures import ApiError, too_many
 from gristmill.control.outlook import Outlook
 from gristmill.ledger.ledger import Ledger
+from gristmill.ledger.quick_look import QuickLook, quick_look
 from gristmill.prices import NO_PRICES, PriceTable
 from gristmill.process.health import Health
 from gristmill.quotas import quotas_of
@@ -43,12 +44,14 @@ class Api:
     on_submitted: Callable[[], None] = lambda: None
     prices: PriceTable = NO_PRICES
     outlook: Outlook = field(init=False)
+    quick_look: QuickLook | None = field(init=False)
     webhook_tests: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(_MAX_WEBHOOK_TESTS)
     )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "outlook", Outlook(self.ledger, self.clock))
+        object.__setattr__(self, "quick_look", quick_look(self.ledger))
 
     @property
     def now(self) -> int:
@@ -84,7 +87,8 @@ async def _look_up(request: Request, api: Api, text: str) -> Caller:
     address = request.client.host if request.client else ""
     failed_logins = api.access.failed_logins
     wait_s = failed_logins.wait_s(address, api.settings.failed_logins_per_min)
-    if wait_s:
+    # Whoever shares an address with somebody who guesses keys is not locked out with him.
+    if wait_s and not api.access.was_live(text):
         raise too_many(
             "Many wrong API keys came from your address. Wait a moment, then send a live one.",
             kind="requests",
@@ -147,6 +151,14 @@ def check_scope(caller: Caller, scope: Scope) -> None:
             code="missing_scope",
             type="permission_error",
         )
+
+
+async def known_caller(request: Request, scope: Scope) -> tuple[Api, Caller]:
+    """For a handler that is asked so often that FastAPI shall not look for its parameters."""
+    api = await _api_of(request)
+    caller = await _caller_of(request, api, await _bearer(request))
+    check_scope(caller, scope)
+    return api, caller
 
 
 FilesReader = Annotated[Caller, _with(Scope.FILES_READ)]

@@ -67,7 +67,7 @@ def accept(control: Control, bells: Iterable[Bell]) -> int:
     num_rows = 0
     for (tenant_id, batch_id), of_batch in groupby(sorted(bells, key=batch_of), key=batch_of):
         for some in _some_at_a_time(of_batch):
-            num_rows += _accept_of_batch(control, tenant_id, batch_id, some)
+            num_rows += _accept_of_batch(control, tenant_id, batch_id, some, are_fresh=True)
     return num_rows
 
 
@@ -93,7 +93,7 @@ def accept_unheard(control: Control, batch: Batch, shard_n: int | None = None) -
         unheard = _unknown(control, some)
         if unheard:
             found = True
-            _accept_of_batch(control, batch.tenant_id, batch.id, unheard)
+            _accept_of_batch(control, batch.tenant_id, batch.id, unheard, are_fresh=False)
     return found
 
 
@@ -104,8 +104,18 @@ def new_results(segment: Segment, accepted: Bitmap, num_jobs: int) -> Iterator[R
             yield result
 
 
-def apply(control: Control, conn: Connection, batch: Batch, found: Sequence[Segment]) -> int:
-    """Let Segments count, in a transaction that has read the batch `for_update`."""
+def apply(
+    control: Control,
+    conn: Connection,
+    batch: Batch,
+    found: Sequence[Segment],
+    *,
+    are_fresh: bool = False,
+) -> int:
+    """Let Segments count, in a transaction that has read the batch `for_update`.
+
+    Those that are fresh were stored a moment ago, so that they tell how fast workers are.
+    """
     number, num_completed, num_failed = batch.last_accepted, 0, 0
     usage, worked, ttft, itl = Usage(), Usage(), Histogram(), Histogram()
     ring_at = control.now + int(control.settings.resend_after_s)
@@ -152,12 +162,13 @@ def apply(control: Control, conn: Connection, batch: Batch, found: Sequence[Segm
         webhook_events.record_progress(
             conn, batch, completed=num_completed, failed=num_failed, now=control.now
         )
-        if any(segment.attempt_id != INGEST_ATTEMPT for segment in found):
-            num_tokens = worked.prompt_tokens + worked.completion_tokens
-            paces.record(conn, batch, num_tokens=num_tokens, now_s=control.clock())
         usage_by_day.add(
             conn, batch, now=control.now, completed=num_completed, failed=num_failed, used=usage
         )
+        num_tokens = worked.prompt_tokens + worked.completion_tokens
+        paces.add_finished(conn, batch, num_tokens=num_tokens)
+        if are_fresh:
+            paces.record(conn, batch, num_tokens=num_tokens, now_s=control.clock())
         crash_points.at("accepting", batch=batch.id, segments=counted)
     return num_completed + num_failed
 
@@ -168,7 +179,9 @@ def _budget_used_at(control: Control, batch: Batch, new: Usage) -> int | None:
     return batch.budget_used_at
 
 
-def _accept_of_batch(control: Control, tenant_id: str, batch_id: str, bells: Sequence[Bell]) -> int:
+def _accept_of_batch(
+    control: Control, tenant_id: str, batch_id: str, bells: Sequence[Bell], *, are_fresh: bool
+) -> int:
     # The Store is read before the transaction begins, so that the Ledger is not held up by it.
     found = [
         segment
@@ -182,7 +195,7 @@ def _accept_of_batch(control: Control, tenant_id: str, batch_id: str, bells: Seq
         if batch is None or batch.freeze_reason or batch.status not in _ACCEPTING:
             return 0
         of_run = [segment for segment in found if segment.run_id == batch.run_id]
-        num_rows = apply(control, conn, batch, of_run)
+        num_rows = apply(control, conn, batch, of_run, are_fresh=are_fresh)
     crash_points.at("accepted", batch=batch_id)
     return num_rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ class Ledger:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._writer = engine.execution_options(gristmill_write=True)
+        self._own: list[sqlite3.Connection] = []
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -36,7 +38,19 @@ class Ledger:
         with _readable_errors(), self._engine.begin() as connection:
             yield connection
 
+    def own_connection(self) -> sqlite3.Connection | None:
+        """One beside all others that commits by itself, until `close`; None if it is not SQLite."""
+        if self._engine.dialect.name != "sqlite":
+            return None
+        pooled = self._engine.raw_connection()
+        connection: sqlite3.Connection = pooled.driver_connection  # type: ignore[assignment]
+        pooled.detach()
+        self._own.append(connection)
+        return connection
+
     def close(self) -> None:
+        for connection in self._own:
+            connection.close()
         self._engine.dispose()
 
 

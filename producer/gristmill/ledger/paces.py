@@ -33,13 +33,17 @@ class Pace:
     heard_at: float
 
 
-def record(conn: Connection, batch: Batch, *, num_tokens: int, now_s: float) -> None:
-    """So many tokens were finished, for the tenant of the batch and by workers of its model."""
+def add_finished(conn: Connection, batch: Batch, *, num_tokens: int) -> None:
+    """So many tokens more were finished for the tenant of the batch."""
     if num_tokens:
         of_tenant = (shares.c.lane == BULK_LANE, shares.c.tenant_id == batch.tenant_id)
         conn.execute(
             update(shares).where(*of_tenant).values(num_tokens=shares.c.num_tokens + num_tokens)
         )
+
+
+def record(conn: Connection, batch: Batch, *, num_tokens: int, now_s: float) -> None:
+    """Workers of the batch's model have just finished so many tokens."""
     key = {"lane": BULK_LANE, "model_name": batch.model.name}
     of_model = (paces.c.lane == BULK_LANE, paces.c.model_name == batch.model.name)
     found = conn.execute(select(paces).where(*of_model).with_for_update()).one_or_none()

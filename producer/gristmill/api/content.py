@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -16,9 +17,18 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 def content_response(
-    file: BinaryIO, *, start: int, num_bytes: int, whole_bytes: int, etag: str
+    file: BinaryIO,
+    *,
+    start: int,
+    num_bytes: int,
+    whole_bytes: int,
+    etag: str,
+    sha256: str | None,
 ) -> Response:
-    """`num_bytes` of `file`, which stands at byte `start` of an object of `whole_bytes`."""
+    """`num_bytes` of `file`, which stands at byte `start` of an object of `whole_bytes`.
+
+    `sha256`, in hex, is that of the whole, and is told as RFC 9530 has it.
+    """
     headers = {
         "accept-ranges": "bytes",
         "content-length": str(num_bytes),
@@ -26,6 +36,8 @@ def content_response(
         "content-disposition": "attachment",
         "x-content-type-options": "nosniff",
     }
+    if sha256 is not None:
+        headers["repr-digest"] = f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:"
     status = 200
     if num_bytes != whole_bytes:
         status = 206

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -103,9 +104,10 @@ def _store(api: Api, tenant_id: str, upload: MultipartUpload, least_bytes: int) 
         room = check_room_for_bytes(conn, api.settings, tenant_id, least_bytes)
 
     def checked_chunks() -> Iterator[bytes]:
-        num_read = 0
+        num_read, digest = 0, hashlib.sha256()
         for chunk in upload.file_chunks():
             num_read += len(chunk)
+            digest.update(chunk)
             if room is not None and num_read > room:
                 with api.ledger.read() as conn:  # raises, unless room was made meanwhile
                     check_room_for_bytes(conn, api.settings, tenant_id, num_read)
@@ -121,6 +123,7 @@ def _store(api: Api, tenant_id: str, upload: MultipartUpload, least_bytes: int) 
             num_bytes=num_read,
             created_at=now,
             expires_at=now + expiry_s,
+            sha256=digest.hexdigest(),
         )
         with api.ledger.write() as conn:
             # Held: two uploads at once are counted one after the other.
@@ -236,7 +239,12 @@ def retrieve_content(
             type="server_error",
         ) from error
     return content_response(
-        source, start=start, num_bytes=num_bytes, whole_bytes=file.num_bytes, etag=etag
+        source,
+        start=start,
+        num_bytes=num_bytes,
+        whole_bytes=file.num_bytes,
+        etag=etag,
+        sha256=file.sha256,
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from gristmill.api import webhook_deliveries, webhook_events, webhooks
+from gristmill.api import batch_done, webhook_deliveries, webhook_events, webhooks
 
 ROUTERS = (
     *(webhooks.types_router, webhooks.router),
     *(webhook_deliveries.router, webhook_events.router),
+    batch_done.router,
 )
 #: Bodies that handlers read by themselves.
 BODIES = (
     *(webhooks.EndpointRequest, webhooks.EndpointChange, webhooks.SecretRotation),
-    webhook_deliveries.EndpointTest,
+    *(webhook_deliveries.EndpointTest, batch_done.BatchWebhookRequest),
 )

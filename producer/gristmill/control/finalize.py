@@ -5,6 +5,7 @@ Every step can be repeated, and goes on after a kill where the Ledger says that 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 
@@ -124,11 +125,13 @@ def _publish(control: Control, batch: Batch) -> None:
 
 def _write_file(control: Control, batch: Batch, which: str) -> files.File:
     file_id = derived_id("file-", batch.tenant_id, batch.id, which)
+    digest = hashlib.sha256()
 
     def chunks() -> Iterator[bytes]:
         for slice_n in range(batch.num_slices):
             with control.store.open(_merged_key(batch, slice_n, which)) as piece:
                 while chunk := piece.read(_CHUNK_BYTES):
+                    digest.update(chunk)
                     yield chunk
 
     num_bytes = control.store.put_stream(file_key(batch.tenant_id, file_id), chunks())
@@ -144,6 +147,7 @@ def _write_file(control: Control, batch: Batch, which: str) -> files.File:
         created_at=now,
         # Those of `gristmill run` are its own business.
         expires_at=None if batch.input_file_id is None else now + lifetime_s,
+        sha256=digest.hexdigest(),
     )
 
 

@@ -22,6 +22,8 @@ class File:
     created_at: int
     expires_at: int | None = None
     deleted_at: int | None = None
+    #: In hex.
+    sha256: str | None = None
 
 
 #: What an upload expires at until it is complete: nobody sees it, and the sweep leaves it be.

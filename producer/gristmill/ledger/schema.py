@@ -166,6 +166,8 @@ files = Table(
     Column("purpose", String, nullable=False),
     Column("filename", String, nullable=False),
     Column("num_bytes", BigInteger, nullable=False),
+    # In hex; null in a file of an earlier version, and in one that was found again in the Store.
+    Column("sha256", String),
     Column("created_at", BigInteger, nullable=False),
     _time("expires_at"),
     # The bytes are gone; the row stays, since lists are read on from its id.

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "services"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from gristmill_process import Gristmill

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gristmill.cli import options
 from gristmill.cli.failures import ExitCode, failures_reported
+from gristmill.cli.needs import server_needed
+
+if TYPE_CHECKING:
+    from gristmill.process.control import ControlProcess
 
 LedgerUrl = Annotated[
     str,
@@ -18,12 +22,22 @@ LedgerUrl = Annotated[
         help="A file of SQLite, or postgresql://user@host/database.",
     ),
 ]
+BrokerUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--broker",
+        metavar="URL",
+        envvar="GRISTMILL_BROKER",
+        help="Work as tasks of Celery, through redis://HOST:6379/1 or sqs://PREFIX.",
+    ),
+]
 
 
 def control(
     ledger_url: LedgerUrl,
     queue_url: options.QueueUrl,
     store_url: options.StoreUrl,
+    broker_url: BrokerUrl = None,
     health: options.HealthAddress = "127.0.0.1:0",
     models: options.Models = None,
     debug: options.Debug = False,
@@ -32,52 +46,64 @@ def control(
 
     With --model it also reads the uploaded files of batches for that model; its revision and
     GRISTMILL_DTYPE must be those of the workers. Several processes on one ledger are harmless,
-    and any may be killed at any moment.
+    and any may be killed at any moment. With --broker they share all work between them, slice by
+    slice; without, each does all of it in turn, which is enough for one process.
     """
     with failures_reported(debug=debug):
-        _serve(ledger_url, queue_url, store_url, models=models or [], health=health, debug=debug)
+        process = _connect(
+            ledger_url, queue_url, store_url, broker_url, models=models or [], debug=debug
+        )
+        _serve(process, health=health)
 
 
-def _serve(
+def _connect(
     ledger_url: str,
     queue_url: str,
     store_url: str,
+    broker_url: str | None,
     *,
     models: list[str],
-    health: str,
     debug: bool,
-) -> None:
+) -> ControlProcess:
     import time
 
     from gristmill.cli.settings_from import settings_from
-    from gristmill.control.base import Control
-    from gristmill.control.loop import ControlLoop
-    from gristmill.control.read_uploads import ReadUploads
-    from gristmill.control.webhooks import WebhookLoop
-    from gristmill.ledger.open import open_ledger
-    from gristmill.local.find import find_local_model
-    from gristmill.prices import read_prices
-    from gristmill.process.connect import connect
-    from gristmill.process.health import Health, health_served
     from gristmill.process.logs import log_to_stderr
-    from gristmill.process.loop_thread import LoopThread
-    from gristmill.process.signals import StopSignals
 
     log_to_stderr(debug=debug)
     settings = settings_from()
+    with server_needed():
+        from gristmill.control.base import Control
+        from gristmill.ledger.open import open_ledger
+        from gristmill.local.find import find_local_model
+        from gristmill.prices import read_prices
+        from gristmill.process.connect import connect
+        from gristmill.process.control import LoopedControl
+    if broker_url is not None:
+        with server_needed():
+            from gristmill.control.broker import parse_broker_url
+            from gristmill.process.celery import CeleryControl
+        broker = parse_broker_url(broker_url, queue_url=queue_url)
     ledger = open_ledger(ledger_url)
     queue, store = connect(queue_url, store_url, settings)
     prices = read_prices(settings.prices)
     control = Control(ledger, store, queue, time.time, settings, prices=prices)
-    loop = ControlLoop(control)
     catalogue = [find_local_model(m, settings=settings, revision=None)[0] for m in models]
-    uploads = ReadUploads(control, catalogue)
-    webhooks = WebhookLoop(control)
+    if broker_url is None:
+        return LoopedControl(control, catalogue)
+    return CeleryControl(control, catalogue, broker)
+
+
+def _serve(process: ControlProcess, *, health: str) -> None:
+    from gristmill.process.health import Health, health_served
+    from gristmill.process.signals import StopSignals
+
+    settings = process.control.settings
     signals = StopSignals(grace_s=settings.drain_grace_s, at_once_code=ExitCode.OK)
 
     def read_health() -> Health:
         is_stopping = signals.stop.is_set()
-        troubles = tuple(filter(None, (loop.trouble, uploads.trouble, webhooks.trouble)))
+        troubles = process.troubles
         return Health(
             live=True,
             ready=not (is_stopping or troubles),
@@ -87,12 +113,6 @@ def _serve(
 
     with signals, health_served(health, read_health):
         signals.hold()
-        threads = [LoopThread(webhooks.run, signals.stop, name="webhooks")]
-        if catalogue:
-            threads.append(LoopThread(uploads.run, signals.stop, name="ingest"))
-        loop.run(signals.stop)
-        uploads.wake()
-        for thread in threads:
-            thread.join()
-    queue.close()
-    ledger.close()
+        process.run(signals.stop)
+    process.control.queue.close()
+    process.control.ledger.close()

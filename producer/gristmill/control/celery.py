@@ -1,0 +1,143 @@
+"""Celery as what rings: an app with each control task by name, and when beat rings for which.
+
+Whoever can write to the broker can call every task, so there are few, they take ids only, and they
+read from the Ledger what there is to do.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import Celery
+from kombu import Queue
+from kombu.exceptions import OperationalError
+
+from gristmill.control.broker import Broker
+from gristmill.control.tasks import (
+    DISPATCH,
+    ESTIMATE,
+    FINALIZE,
+    INGEST,
+    SWEEP,
+    WEBHOOKS,
+    ControlTasks,
+    Send,
+)
+from gristmill.errors import QueueError, UsageError
+
+log = logging.getLogger(__name__)
+
+#: What every control process listens on, and what those listen on that read input files.
+CONTROL_QUEUE, INGEST_QUEUE = "control", "ingest"
+#: Apart, since who sends to receivers may have to sit behind a wall of its own.
+WEBHOOKS_QUEUE = "webhooks"
+#: How often beat rings, in seconds: all that a lost message can cost.
+_EVERY_S = {DISPATCH: 1.0, SWEEP: 2.0, WEBHOOKS: 2.0}
+_REACH_S = 5.0
+
+
+def make_app(broker: Broker) -> Celery:
+    """An app without tasks. Raises UsageError when the environment names another broker."""
+    app = Celery("gristmill", set_as_current=False)
+    app.conf.update(
+        broker_url=broker.url,
+        broker_transport_options=dict(broker.transport_options),
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,  # an outage is waited out, however long
+        task_serializer="json",
+        accept_content=["json"],
+        result_backend=None,
+        result_expires=None,
+        task_ignore_result=True,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        # These three are of use with a pool of processes only; slices end by themselves.
+        task_time_limit=120,
+        task_soft_time_limit=90,
+        worker_soft_shutdown_timeout=20,
+        worker_prefetch_multiplier=1,
+        worker_enable_remote_control=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        task_create_missing_queues=False,
+        task_default_queue=CONTROL_QUEUE,
+        task_queues=[Queue(CONTROL_QUEUE), Queue(INGEST_QUEUE), Queue(WEBHOOKS_QUEUE)],
+        task_routes={
+            INGEST: {"queue": INGEST_QUEUE},
+            ESTIMATE: {"queue": INGEST_QUEUE},
+            WEBHOOKS: {"queue": WEBHOOKS_QUEUE},
+        },
+        beat_schedule={
+            name: {"task": name, "schedule": every_s} for name, every_s in _EVERY_S.items()
+        },
+    )
+    if {app.conf.broker_read_url, app.conf.broker_write_url} != {broker.url}:
+        raise UsageError(
+            "A variable CELERY_BROKER_… of the environment names another broker than --broker "
+            f"{broker.shown}. Unset it."
+        )
+    return app
+
+
+def add_tasks(app: Celery, tasks: ControlTasks) -> None:
+    """The tasks of an app are these, and none of Celery's own."""
+
+    def dispatch() -> None:
+        tasks.dispatch()
+
+    def sweep() -> None:
+        tasks.sweep()
+
+    def ingest(tenant_id: str, batch_id: str, word: str) -> None:
+        tasks.ingest(tenant_id, batch_id, word)
+
+    def estimate(tenant_id: str, estimate_id: str, word: str) -> None:
+        tasks.estimate(tenant_id, estimate_id, word)
+
+    def finalize(tenant_id: str, batch_id: str, word: str) -> None:
+        tasks.finalize(tenant_id, batch_id, word)
+
+    def webhooks() -> None:
+        tasks.webhooks()
+
+    for name, function in (
+        (DISPATCH, dispatch),
+        (SWEEP, sweep),
+        (INGEST, ingest),
+        (ESTIMATE, estimate),
+        (FINALIZE, finalize),
+        (WEBHOOKS, webhooks),
+    ):
+        app.task(function, name=name)
+    app.finalize()
+    for name in [name for name in app.tasks if name.startswith("celery.")]:
+        app.tasks.unregister(name)
+
+
+def sender(app: Celery) -> Send:
+    """Rings through the broker of an app."""
+
+    def send(task: str, *ids: str) -> None:
+        try:
+            app.send_task(task, args=ids)
+        except OperationalError as error:
+            log.warning("task not rung for task=%s reason=%s", task, error)
+
+    return send
+
+
+def reach(app: Celery, broker: Broker) -> None:
+    """Raises QueueError when the broker does not answer at all, or not to us."""
+    with app.connection_for_write() as connection:
+        try:
+            _ensure(connection)
+        except OperationalError as error:
+            raise QueueError(
+                f"The broker {broker.shown} cannot be reached: {error}. See that it runs, that "
+                "its address is right, and that the credentials are."
+            ) from error
+
+
+def _ensure(connection: Any) -> None:
+    connection.ensure_connection(max_retries=1, interval_start=0, timeout=_REACH_S)

@@ -1,0 +1,108 @@
+"""The control side as a Celery worker with its beat, in threads beside a loop that hears Bells."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from celery import Celery
+from celery.beat import Scheduler, Service
+from celery.worker import state
+
+from gristmill.control.base import Control
+from gristmill.control.bell_loop import BellLoop
+from gristmill.control.broker import Broker
+from gristmill.control.celery import (
+    CONTROL_QUEUE,
+    INGEST_QUEUE,
+    WEBHOOKS_QUEUE,
+    add_tasks,
+    make_app,
+    reach,
+    sender,
+)
+from gristmill.control.read_uploads import ReadUploads
+from gristmill.control.tasks import ControlTasks
+from gristmill.errors import QueueError
+from gristmill.models import Model
+from gristmill.process.loop_thread import LoopThread
+
+#: Slices at once. What they wait for is the Store, the database and the Rust side of tokenizers.
+_NUM_THREADS = 4
+
+
+class CeleryControl:
+    """One of them in a process: Celery keeps what is under way in its modules."""
+
+    def __init__(self, control: Control, catalogue: Sequence[Model], broker: Broker) -> None:
+        """Raises QueueError when the broker cannot be reached."""
+        self.control = control
+        self._app = make_app(broker)
+        reach(self._app, broker)
+        self._uploads = ReadUploads(control, catalogue)
+        # Whoever knows no model leaves the files to those who do.
+        self._queues = [CONTROL_QUEUE, WEBHOOKS_QUEUE, *([INGEST_QUEUE] if catalogue else [])]
+        self._threads: _CeleryThreads | None = None
+        self._loop: BellLoop | None = None
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        if self._threads is None or self._loop is None:
+            return ("It is starting.",)
+        return tuple(filter(None, (self._loop.trouble, self._threads.trouble)))
+
+    def run(self, stop: threading.Event) -> None:
+        self._uploads.load()
+        tasks = ControlTasks(self.control, self._uploads, sender(self._app), stop=stop)
+        add_tasks(self._app, tasks)
+        self._loop = BellLoop(self.control, tasks, self._uploads)
+        self._threads = _CeleryThreads(self._app, stop, queues=self._queues)
+        self._loop.run(stop)
+        self._threads.end()
+
+
+class _CeleryThreads:
+    """A worker and its beat, from the start."""
+
+    def __init__(self, app: Celery, stop: threading.Event, *, queues: list[str]) -> None:
+        self._worker: Any = app.WorkController(
+            app=app,
+            pool="threads",
+            concurrency=_NUM_THREADS,
+            queues=queues,
+            without_mingle=True,
+            without_gossip=True,
+            without_heartbeat=True,
+        )
+        # Nothing of the schedule is worth keeping: whatever is due is found in the Ledger.
+        self._beat = Service(app, max_interval=1, scheduler_cls=Scheduler)
+        self._worker_thread = LoopThread(self._run_worker, stop, name="celery")
+        LoopThread(self._run_beat, stop, name="beat")
+
+    @property
+    def trouble(self) -> str:
+        """For people; may be read from any thread."""
+        consumer = self._worker.consumer
+        return "" if consumer and consumer.connection else "The broker is not connected."
+
+    def end(self) -> None:
+        """After `stop` was set: wait for the slices under way. Raises what ended the worker."""
+        self._beat.stop()  # and not waited for, as it may be waiting for a broker that is away
+        state.should_stop = os.EX_OK
+        if self._worker.hub is not None:
+            self._worker.hub.call_soon(_nothing)  # which wakes it
+        self._worker_thread.join()
+
+    def _run_worker(self, stop: threading.Event) -> None:
+        self._worker.start()
+        if not stop.is_set():
+            raise QueueError("The Celery worker has ended by itself; the log above says why.")
+
+    def _run_beat(self, stop: threading.Event) -> None:
+        self._beat.start()
+
+
+def _nothing() -> None:
+    pass

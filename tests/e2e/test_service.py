@@ -1,0 +1,246 @@
+"""The service from end to end by the official client: in one process, and as two kinds of fleet."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache, partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from aws_server import running_aws
+from commands import Nursery
+from fake_engine import fake_text, fake_tokens
+from gristmill_process import COMMAND, read_lines
+from installations import (
+    Fleet,
+    Installation,
+    as_file,
+    commands_in,
+    real_row,
+    start_embedded,
+    start_fleet,
+)
+from local_run import BYTES
+from openai.types import Batch
+from pipeline import fast_folder
+from postgresql import postgresql_process as postgresql_process
+from redis_server import RedisProcess
+from webhook_receiver import Receiver
+
+from gristmill.types import Job, Prompt, Row, SamplingParams
+
+NUM_SHORT, NUM_LONG = 6, 4
+ENDS: list[Any] = ["batch.completed", "batch.failed", "batch.expired", "batch.cancelled"]
+REAL = (pytest.mark.slow, pytest.mark.real_model)
+
+
+def with_real_model(name: str) -> object:
+    return pytest.param(f"{name}-real", marks=REAL)
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with Nursery.opened() as nursery:
+        yield nursery
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def installation(request: pytest.FixtureRequest) -> Iterator[Installation]:
+    """One of embedded, redis and sqs; with the real model behind it, or a GatedEngine."""
+    kind, _, real = request.param.partition("-")
+    nursery = None if real else request.getfixturevalue("nursery")
+    with ExitStack() as stack:
+        folder = stack.enter_context(fast_folder())
+        commands = stack.enter_context(commands_in(folder, nursery))
+        if kind == "embedded":
+            yield start_embedded(commands)
+            return
+        aws = stack.enter_context(running_aws())
+        queue_url = broker_url = f"sqs://t-{uuid4().hex[:8]}?endpoint={aws.url}"
+        redis = None
+        if kind == "redis":
+            redis = RedisProcess("redis6").start()
+            stack.callback(redis.remove)
+            queue_url, broker_url = redis.url, redis.url.removesuffix("0") + "1"
+        yield start_fleet(
+            commands,
+            postgresql=request.getfixturevalue("postgresql_process"),
+            queue_url=queue_url,
+            broker_url=broker_url,
+            store_url=aws.s3_url(aws.new_bucket()),
+            redis=redis,
+        )
+
+
+@pytest.mark.parametrize(
+    "installation",
+    ["embedded", "redis", "sqs", *map(with_real_model, ("embedded", "redis", "sqs"))],
+    indirect=True,
+)
+def test_batches_end_as_they_should_and_each_row_is_answered_once(
+    installation: Installation, receiver: Receiver
+) -> None:
+    client = installation.client
+    told = client.webhooks.create(name="ends", url=receiver.url, event_types=ENDS)
+    short, long = rows(installation, NUM_SHORT), rows(installation, NUM_LONG, is_long=True)
+
+    refused = installation.create(b"this is no JSON\n" + as_file(short))
+    complete = installation.create(short)
+    overdue, stopped = (installation.create([*short, *long]) for _ in range(2))
+    for batch in (overdue, stopped):
+        installation.wait(batch, lambda batch: num_completed(batch) >= NUM_SHORT)
+    installation.let_time_run_out(overdue)
+    installation.client.batches.cancel(stopped.id)
+    refused, complete, overdue, stopped = map(
+        installation.wait, (refused, complete, overdue, stopped)
+    )
+
+    assert refused.status == "failed" and refused.errors and refused.errors.data
+    assert refused.errors.data[0].line == 1
+    assert complete.status == "completed"
+    assert_answered(installation, complete, short)
+    assert stopped.status == "cancelled"
+    assert_ended_early(installation, stopped, [*short, *long], "batch_cancelled")
+    assert overdue.status == "expired"
+    assert_ended_early(installation, overdue, [*short, *long], "batch_expired")
+    calls = receiver.wait(4)
+    events = [
+        client.webhooks.unwrap(call.body, call.headers, secret=told.signing_secret)
+        for call in calls
+    ]
+    assert sorted((event.type, event.data.id) for event in events) == sorted(
+        (f"batch.{batch.status}", batch.id) for batch in (refused, complete, overdue, stopped)
+    )
+    client.webhooks.delete(told.id)
+    listed = [batch.id for batch in client.batches.list(limit=2)]
+    assert listed[:4] == [stopped.id, overdue.id, complete.id, refused.id]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("installation", ["redis", with_real_model("redis")], indirect=True)
+def test_each_part_of_a_fleet_may_be_killed_in_the_middle_of_a_batch(installation: Fleet) -> None:
+    fleet = installation
+    fleet.hold_long_rows()
+    assert fleet.redis and fleet.postgresql
+    short, long = rows(fleet, NUM_SHORT), rows(fleet, 2 * NUM_LONG, is_long=True)
+    kill_and_start: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "api": (partial(fleet.kill, "api"), partial(fleet.start, "api")),
+        "control": (partial(fleet.kill, "control"), partial(fleet.start, "control", "control")),
+        "worker": (partial(fleet.kill, "worker"), partial(fleet.start, "worker")),
+        "redis": (fleet.redis.kill, fleet.redis.start),
+        "postgresql": (fleet.postgresql.kill, fleet.postgresql.start),
+    }
+    batches = []
+    for kill, start in kill_and_start.values():
+        batch = fleet.create([*short, *long])
+        fleet.wait(batch, lambda batch: num_completed(batch) >= 1)
+        kill()
+        start()
+        batches.append(batch)
+        # What came while something was away, or had just come back, is done as well.
+        batches.append(fleet.create(short))
+    fleet.let_long_rows_end()
+    ended = [fleet.wait(batch) for batch in batches]
+
+    assert {batch.status for batch in ended} == {"completed"}
+    for batch in ended[0::2]:
+        assert_answered(fleet, batch, [*short, *long])
+    for batch in ended[1::2]:
+        assert_answered(fleet, batch, short)
+
+
+@pytest.mark.parametrize("installation", ["redis"], indirect=True)
+def test_a_fleet_that_loses_power_in_the_middle_of_a_batch_goes_on(installation: Fleet) -> None:
+    fleet = installation
+    fleet.hold_long_rows()
+    short, long = rows(fleet, NUM_SHORT), rows(fleet, NUM_LONG, is_long=True)
+    batch = fleet.create([*short, *long])
+    fleet.wait(batch, lambda batch: num_completed(batch) >= NUM_SHORT)
+
+    for name in ("control", "worker", "api"):
+        fleet.kill(name)
+    assert fleet.redis and fleet.postgresql
+    fleet.redis.kill()  # with all its messages
+    fleet.postgresql.kill()
+    fleet.redis.start()
+    fleet.postgresql.start()
+    fleet.let_long_rows_end()
+    fleet.start("api", "control", "control", "worker")
+    ended = fleet.wait(batch)
+
+    assert ended.status == "completed"
+    assert_answered(fleet, ended, [*short, *long])
+    assert fleet.stop() == [0, 0, 0, 0]
+
+
+def rows(
+    installation: Installation, count: int, *, is_long: bool = False
+) -> list[dict[str, object]]:
+    kind = "long" if is_long else "short"
+    return [installation.row(f"{kind}-{i}", is_long=is_long) for i in range(count)]
+
+
+def num_completed(batch: Batch) -> int:
+    return batch.request_counts.completed if batch.request_counts else 0
+
+
+def assert_answered(
+    installation: Installation, batch: Batch, asked: list[dict[str, object]]
+) -> None:
+    """Each row once, in order, with the answer that it must have."""
+    lines = installation.lines(batch.output_file_id)
+    assert [line["custom_id"] for line in lines] == [row["custom_id"] for row in asked]
+    assert batch.error_file_id is None
+    for line, row in zip(lines, asked, strict=True):
+        body = line["response"]["body"]
+        assert body["choices"][0]["text"] == answer_to(installation, row)
+
+
+def assert_ended_early(
+    installation: Installation, batch: Batch, asked: list[dict[str, object]], code: str
+) -> None:
+    """Each row once, in one of the two files; those without an answer say why."""
+    answered = installation.lines(batch.output_file_id)
+    failed = installation.lines(batch.error_file_id)
+    ids = [line["custom_id"] for line in answered + failed]
+    assert sorted(ids) == sorted(str(row["custom_id"]) for row in asked)
+    assert {line["error"]["code"] for line in failed} == {code}
+    counts = batch.request_counts
+    assert counts and (counts.completed, counts.failed) == (len(answered), len(failed))
+
+
+def answer_to(installation: Installation, row: dict[str, object]) -> str:
+    """What the Engine answers to a row that runs alone."""
+    body = row["body"]
+    assert isinstance(body, dict)
+    if installation.is_real:
+        return real_answers()[str(row["custom_id"])]
+    prompt = Prompt(tuple(BYTES.index(one) for one in body["prompt"].replace(" ", "\u0120")))
+    params = SamplingParams(body["max_tokens"], seed=body["seed"])
+    return fake_text(fake_tokens(Job((Row(0, "row"),), (prompt,), params)))
+
+
+@cache
+def real_answers() -> dict[str, str]:
+    """By custom_id, what one `gristmill run` without any interruption answers."""
+    asked = [real_row(f"short-{i}", "smollm2-135m") for i in range(NUM_SHORT)]
+    asked += [real_row(f"long-{i}", "smollm2-135m", is_long=True) for i in range(2 * NUM_LONG)]
+    with fast_folder() as folder:
+        (folder / "in.jsonl").write_bytes(as_file(asked))
+        subprocess.run(
+            [COMMAND, "run", "in.jsonl", "-o", "out.jsonl", "--model", "smollm2-135m", "-q"],
+            cwd=folder,
+            check=True,
+        )
+        lines = read_lines(folder / "out.jsonl")
+    return {line["custom_id"]: line["response"]["body"]["choices"][0]["text"] for line in lines}

@@ -1,0 +1,273 @@
+"""Control tasks under a broker that loses, repeats and doubles messages; workers that die."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from local_run import make_line, make_model_folder
+from pipeline import TENANT, Bench, make_result, make_segment
+
+from gristmill.control import read_uploads
+from gristmill.control.accept import accept_unheard
+from gristmill.control.read_uploads import ReadUploads
+from gristmill.control.submit import submit
+from gristmill.control.tasks import DISPATCH, FINALIZE, INGEST, ControlTasks
+from gristmill.errors import StoreError
+from gristmill.ledger import files
+from gristmill.ledger.batch import Submission
+from gristmill.ledger.status import BatchStatus
+from gristmill.ledger.tickets import FIRST_WAIT_S, HOLD_S
+from gristmill.models import Model, find_model
+from gristmill.queues.base import BULK_LANE
+from gristmill.settings import Settings
+from gristmill.stores.keys import file_key, segment_key, shard_key
+from gristmill.stores.segments import bell_of
+from gristmill.types import Endpoint
+from gristmill.wire import decode_pointer, decode_shard, encode_segment
+
+Message = tuple[str, tuple[str, ...]]
+#: Three windows of the file, so three slices of a task that pauses whenever it may.
+NUM_ROWS, ROWS_A_WINDOW = 12, 4
+
+
+@dataclass
+class Office:
+    """Two control processes on one Ledger, and the broker between them, which tests play."""
+
+    bench: Bench
+    model: Model
+    messages: list[Message] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.first, self.second = self.process(), self.process()
+
+    def process(self, *models: Model) -> ControlTasks:
+        """One more; its slices are as short as can be."""
+        control = self.bench.control
+        uploads = ReadUploads(control, models or [self.model])
+        return ControlTasks(control, uploads, self._send, slice_s=0.0)
+
+    def _send(self, task: str, *ids: str) -> None:
+        self.messages.append((task, ids))
+
+    def submit(self, *, window_s: int = 86_400) -> None:
+        """A batch of an uploaded file, of which nothing was read yet."""
+        body = "".join(f"{make_line(f'row-{i}')}\n" for i in range(NUM_ROWS)).encode()
+        bench, now = self.bench, self.bench.control.now
+        bench.store.put(file_key(TENANT, "file-1"), body)
+        with bench.ledger.write() as conn:
+            files.add(conn, files.File("file-1", TENANT, "batch", "in.jsonl", len(body), now))
+        batch, _ = submit(
+            *(bench.ledger, bench.store, bench.settings, TENANT),
+            Submission(Endpoint.COMPLETIONS, "file-1", f"{window_s}s"),
+            now_s=now,
+            window_s=window_s,
+            resent_since=None,
+        )
+        bench.batch_id = batch.id
+
+    def take(self, task: str) -> list[tuple[str, ...]]:
+        """The messages of one task, taken off the broker."""
+        taken = [ids for name, ids in self.messages if name == task]
+        self.messages = [message for message in self.messages if message[0] != task]
+        return taken
+
+    def deliver(self, process: ControlTasks, message: Message) -> None:
+        task, ids = message
+        getattr(process, task)(*ids)
+
+    def work(self) -> None:
+        """A worker answers whatever is on the queue; the sweep hears of it."""
+        bench = self.bench
+        for lease in bench.queue.receive(BULK_LANE, 99, 0):
+            pointer = decode_pointer(lease.body)
+            key = shard_key(TENANT, bench.batch_id, pointer.run_id, pointer.n)
+            jobs = decode_shard(bench.store.get(key)).jobs
+            results = [make_result(job, idx) for idx, job in enumerate(jobs)]
+            segment = make_segment(bench.batch, pointer.n, results)
+            bench.store.put(segment_key(bell_of(segment)), encode_segment(segment))
+            bench.queue.ack(lease)
+        accept_unheard(bench.control, bench.batch)
+
+
+@pytest.fixture
+def office(bench: Bench) -> Iterator[Office]:
+    bench.settings = Settings(shard_max_jobs=3, dispatch_window_shards=2)
+    model = find_model(str(make_model_folder(bench.folder / "M")), settings=bench.settings)
+    with patch("gristmill.requests.input_file.STRETCH_MAX_ROWS", ROWS_A_WINDOW):
+        yield Office(bench, model)
+
+
+def test_all_twice_and_by_two_processes_has_the_effect_of_once(office: Office) -> None:
+    office.submit()
+
+    for _ in range(40):
+        for process in (office.first, office.second):
+            process.sweep()
+            process.dispatch()
+        delivered, office.messages = office.messages, []
+        for message in delivered:
+            for process in (office.first, office.second, office.first):
+                office.deliver(process, message)
+        office.work()
+        if office.bench.batch.status is BatchStatus.COMPLETED:
+            break
+
+    lines = office.bench.lines("output") or []
+    assert [line["custom_id"] for line in lines] == [f"row-{i}" for i in range(NUM_ROWS)]
+    assert office.bench.lines("error") is None
+    assert office.bench.batch.num_slices == NUM_ROWS // ROWS_A_WINDOW
+    assert office.take(INGEST) == office.take(FINALIZE) == []
+
+
+def test_messages_are_a_task_and_ids(office: Office) -> None:
+    office.submit()
+    office.first.sweep()
+
+    ((task, ids),) = office.messages
+
+    assert task == INGEST and ids[:2] == (TENANT, office.bench.batch_id)
+    assert all(isinstance(word, str) and len(word) < 64 for word in ids)
+
+
+def test_a_slice_rings_for_the_next_one_until_the_file_is_read(office: Office) -> None:
+    office.submit()
+    office.first.sweep()
+
+    offsets = []
+    while messages := office.take(INGEST):
+        (ids,) = messages
+        office.first.ingest(*ids)
+        offsets.append(office.bench.batch.ingest_row_idx)
+
+    assert offsets == [4, 8, 12, 12]  # the last one finds that there is no more
+    assert office.bench.batch.status is BatchStatus.IN_PROGRESS
+    assert office.take(DISPATCH) == [()]
+
+
+def test_a_lost_message_is_rung_again_less_and_less_often(office: Office) -> None:
+    office.submit()
+    began = office.bench.clock.now
+    rung_at = []
+
+    for _ in range(100):
+        office.first.sweep()
+        office.second.sweep()
+        if office.take(INGEST):  # and lost
+            rung_at.append(office.bench.clock.now - began)
+        office.bench.clock.advance(FIRST_WAIT_S / 5)
+
+    assert rung_at == [0, 10, 30, 70, 150]
+
+
+def test_a_message_that_was_rung_again_counts_and_the_older_one_does_not(office: Office) -> None:
+    office.submit()
+    office.first.sweep()
+    (old,) = office.take(INGEST)
+    office.bench.clock.advance(FIRST_WAIT_S)
+    office.second.sweep()
+    (new,) = office.take(INGEST)
+
+    office.first.ingest(*old)
+    before = office.bench.batch.ingest_row_idx
+    office.first.ingest(*new)
+
+    assert (before, office.bench.batch.ingest_row_idx) == (0, ROWS_A_WINDOW)
+
+
+def test_what_a_process_that_died_had_begun_is_taken_over(office: Office) -> None:
+    office.submit()
+    office.first.sweep()
+    (ids,) = office.take(INGEST)
+    death = patch.object(read_uploads, "ingest_slice", side_effect=KeyboardInterrupt)
+    with death, pytest.raises(KeyboardInterrupt):
+        office.first.ingest(*ids)
+
+    office.second.sweep()
+    too_early = office.take(INGEST)
+    office.bench.clock.advance(HOLD_S)
+    office.second.sweep()
+    (again,) = office.take(INGEST)
+    office.second.ingest(*again)
+
+    assert too_early == []
+    assert office.bench.batch.ingest_row_idx == ROWS_A_WINDOW
+
+
+def test_a_slice_that_takes_long_is_left_to_the_process_that_says_it_lives(office: Office) -> None:
+    office.submit()
+    office.first.sweep()
+    (ids,) = office.take(INGEST)
+    rung: list[Any] = []
+
+    def takes_long(*_: object, **__: object) -> bool:
+        for _ in range(5):
+            office.bench.clock.advance(HOLD_S - 1)
+            office.first.keep_tickets()
+            office.second.sweep()
+        rung.extend(office.take(INGEST))
+        return False
+
+    with patch.object(read_uploads, "ingest_slice", takes_long):
+        office.first.ingest(*ids)
+
+    assert rung == [] and len(office.take(INGEST)) == 1  # the next slice
+
+
+def test_an_outage_in_a_slice_costs_a_wait(office: Office) -> None:
+    office.submit()
+    office.first.sweep()
+    (ids,) = office.take(INGEST)
+
+    with patch.object(read_uploads, "ingest_slice", side_effect=StoreError("away")):
+        office.first.ingest(*ids)
+    office.bench.clock.advance(HOLD_S)
+    office.first.sweep()
+    (again,) = office.take(INGEST)
+    office.first.ingest(*again)
+
+    assert office.bench.batch.ingest_row_idx == ROWS_A_WINDOW
+
+
+def test_a_batch_of_a_model_of_another_process_waits_for_that_one(office: Office) -> None:
+    other = find_model(
+        str(make_model_folder(office.bench.folder / "other", weights=b"others")),
+        settings=office.bench.settings,
+    )
+    stranger = office.process(other)
+    office.submit()
+    office.first.sweep()
+    office.first.ingest(*office.take(INGEST)[0])  # which decides the model
+    stranger.ingest(*office.take(INGEST)[0])
+    left_at = office.bench.batch.ingest_row_idx
+
+    office.bench.clock.advance(HOLD_S)
+    stranger.sweep()
+    office.first.ingest(*office.take(INGEST)[0])
+
+    assert (left_at, office.bench.batch.ingest_row_idx) == (ROWS_A_WINDOW, 2 * ROWS_A_WINDOW)
+
+
+def test_an_overdue_batch_ends_slice_by_slice(office: Office) -> None:
+    office.submit(window_s=60)
+    office.first.sweep()
+    while messages := office.take(INGEST):
+        office.first.ingest(*messages[0])
+    office.bench.clock.advance(61)
+
+    office.first.sweep()
+    seen: Counter[int] = Counter()
+    while messages := office.take(FINALIZE):
+        seen[office.bench.batch.merged_slices] += 1
+        office.second.finalize(*messages[0])
+
+    assert office.bench.batch.status is BatchStatus.EXPIRED
+    assert seen == {0: 1, 1: 1, 2: 1}
+    failed = office.bench.lines("error") or []
+    assert {line["error"]["code"] for line in failed} == {"batch_expired"}
+    assert len(failed) == NUM_ROWS

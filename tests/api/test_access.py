@@ -57,8 +57,10 @@ def test_of_a_key_only_a_digest_under_the_pepper_is_kept(house: House) -> None:
     ],
 )
 def test_without_a_live_key_there_is_one_answer(house: House, headers: dict[str, Any]) -> None:
+    in_url = {name: house.key() for name in ("api_key", "access_token", "authorization")}
     with house.http(headers=headers) as http:
         answers = [http.get("/v1/files"), http.post("/v1/batches"), http.get("/v1/models")]
+        answers.append(http.get("/v1/models", params=in_url))  # where it would be logged
 
     for answer in answers:
         assert answer.status_code == 401

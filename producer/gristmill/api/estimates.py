@@ -12,7 +12,7 @@ from gristmill.api.bodies import documented, json_body
 from gristmill.api.context import BatchesReader, BatchesWriter, UseApi, is_id
 from gristmill.api.failures import not_found, refused, too_many
 from gristmill.control.estimate import LIFETIME_S
-from gristmill.ledger import estimates, files
+from gristmill.ledger import estimates, files, quotas
 from gristmill.ledger.estimates import Estimate, EstimateStatus
 from gristmill.ledger.ids import new_id
 from gristmill.types import Endpoint
@@ -131,6 +131,7 @@ def create_estimate(
         expires_at=api.now + LIFETIME_S,
     )
     with api.ledger.write() as conn:
+        quotas.get(conn, caller.tenant_id, for_update=True)  # one after the other
         if estimates.count_open(conn, caller.tenant_id) >= _MAX_OPEN:
             raise too_many(
                 f"{_MAX_OPEN} estimates are being made for this tenant. Wait for one of them.",

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import openai
 import pytest
 from house import House, document, make_lines
+from local_run import make_line
 from openai import InvalidWebhookSignatureError
 from standardwebhooks import Webhook
 from webhook_house import ENDS, listen, log_of, post, unwrap
@@ -119,6 +120,21 @@ def test_a_batch_brings_its_own_url(house: House, receiver: Receiver, tenant: st
     with pytest.raises(openai.BadRequestError) as refusal:
         create("once", webhook_url=f"{receiver.url}/other")
     assert refusal.value.code == "idempotency_key_reused"
+
+
+def test_a_retried_batch_tells_the_url_of_the_first(
+    house: House, receiver: Receiver, tenant: str
+) -> None:
+    extra = {"webhook_url": receiver.url}
+    lines = [*make_lines(1), make_line("row-bad", no_such_parameter=1)]
+    made: Any = house.create(lines, tenant_id=tenant, extra_body=extra)
+    house.wait(made, tenant_id=tenant)
+
+    retried = post(house.client(tenant), f"/batches/{made.id}/retry")
+    receiver.wait(2)
+
+    assert [call.event["data"]["id"] for call in receiver.calls] == [made.id, retried["id"]]
+    assert all(call.is_signed_with(made.webhook_secret) for call in receiver.calls)
 
 
 @pytest.mark.parametrize(

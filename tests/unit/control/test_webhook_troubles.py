@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 
 import pytest
 from postgresql import postgresql as postgresql
@@ -16,8 +16,10 @@ from webhook_receiver import Call, Receiver, Reply
 
 from gristmill.control import webhooks as deliverer
 from gristmill.control.webhook_schedule import CIRCUIT_FAILURES, SCHEDULE_S
-from gristmill.ledger import deliveries
+from gristmill.control.webhooks import deliver_due
+from gristmill.ledger import deliveries, webhook_events
 from gristmill.ledger.deliveries import DeliveryState
+from gristmill.ledger.status import BatchStatus
 
 #: What the clock alone decides, after many attempts.
 SQLITE_ONLY = pytest.mark.parametrize("hooks", ["sqlite"], indirect=True)
@@ -152,6 +154,51 @@ def test_B55_a_receiver_that_never_answers_holds_up_nobody_else(hooks: WebhookBe
             delivering.result(60)
 
         assert was_hanging and len(deaf.calls) == 5
+
+
+@SQLITE_ONLY
+def test_however_many_deaf_receivers_a_tenant_has_others_are_told(hooks: WebhookBench) -> None:
+    over = threading.Event()
+
+    def hang(call: Call) -> Reply:
+        over.wait(60)
+        return Reply()
+
+    with Receiver(hang) as deaf, Receiver() as other:
+        for i in range(20):
+            hooks.listen(deaf.url, id=f"we_{i:02}")
+        hooks.listen(other.url, tenant_id="other")
+        hooks.end("batch_1")
+        with ThreadPoolExecutor(1) as pool:
+            delivering = pool.submit(hooks.deliver)
+            deaf.wait(deliverer._MAX_OF_TENANT)
+            with hooks.control.ledger.write() as conn:
+                webhook_events.record_end(
+                    conn, "other", "batch_2", BatchStatus.COMPLETED, now=hooks.now
+                )
+            other.wait(1)
+            num_hanging = len(deaf.calls)
+            over.set()
+            delivering.result(60)
+
+        assert num_hanging >= deliverer._MAX_OF_TENANT
+        assert len(deaf.calls) == 20
+
+
+@SQLITE_ONLY
+def test_a_call_ends_in_time_and_leaves_the_rest_to_the_next(
+    hooks: WebhookBench, receiver: Receiver
+) -> None:
+    hooks.listen(receiver.url)
+    hooks.end(*(f"batch_{i}" for i in range(4)))
+    seconds = count(step=5)
+
+    stopped = deliver_due(hooks.control, should_stop=lambda: True)
+    in_time = deliver_due(hooks.control, monotonic=lambda: float(next(seconds)))
+    rest = hooks.deliver()
+
+    assert stopped == 0 and 0 < in_time < 4 and in_time + rest == 4
+    assert len({call.id for call in receiver.calls}) == len(receiver.calls) == 4
 
 
 @SQLITE_ONLY

@@ -146,6 +146,9 @@ def test_B45_downloads_have_an_exact_length_and_go_on_with_a_range(house: House)
         whole = get()
         assert (whole.status_code, whole.content) == (200, body)
         assert whole.headers["content-length"] == str(size)
+        # No browser shows as a page what a caller has written.
+        assert whole.headers["content-disposition"] == "attachment"
+        assert whole.headers["x-content-type-options"] == "nosniff"
         assert whole.headers["accept-ranges"] == "bytes"
         for asked, start, end in (
             ("bytes=0-0", 0, 1),

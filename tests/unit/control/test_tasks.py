@@ -16,10 +16,11 @@ from gristmill.control import read_uploads
 from gristmill.control.accept import accept_unheard
 from gristmill.control.read_uploads import ReadUploads
 from gristmill.control.submit import submit
-from gristmill.control.tasks import DISPATCH, FINALIZE, INGEST, ControlTasks
+from gristmill.control.tasks import DISPATCH, ESTIMATE, FINALIZE, INGEST, ControlTasks
 from gristmill.errors import StoreError
-from gristmill.ledger import files
+from gristmill.ledger import estimates, files
 from gristmill.ledger.batch import Submission
+from gristmill.ledger.estimates import Estimate, EstimateStatus
 from gristmill.ledger.status import BatchStatus
 from gristmill.ledger.tickets import FIRST_WAIT_S, HOLD_S
 from gristmill.models import Model, find_model
@@ -271,3 +272,32 @@ def test_an_overdue_batch_ends_slice_by_slice(office: Office) -> None:
     failed = office.bench.lines("error") or []
     assert {line["error"]["code"] for line in failed} == {"batch_expired"}
     assert len(failed) == NUM_ROWS
+
+
+def test_an_estimate_is_read_in_slices_whatever_is_repeated(office: Office) -> None:
+    office.submit()
+    bench = office.bench
+    wanted = Estimate(
+        *("est_1", TENANT, EstimateStatus.QUEUED, "file-1", Endpoint.COMPLETIONS, ""),
+        created_at=bench.control.now,
+        expires_at=bench.control.now + 999,
+    )
+    with bench.ledger.write() as conn:
+        estimates.add(conn, wanted)
+    num_slices = 0
+
+    for _ in range(8):
+        for process in (office.first, office.second):
+            process.sweep()
+        delivered = office.take(ESTIMATE)
+        num_slices += len(delivered)
+        for ids in delivered:
+            for process in (office.first, office.second, office.first):
+                process.estimate(*ids)
+
+    with bench.ledger.read() as conn:
+        made = estimates.get(conn, TENANT, "est_1", now=bench.control.now)
+    assert made is not None and made.status is EstimateStatus.COMPLETED
+    assert made.num_rows == NUM_ROWS and made.problems == ()
+    assert made.prompt_tokens == sum(len(f"Say row-{i}") for i in range(NUM_ROWS))
+    assert num_slices > 1 and office.take(ESTIMATE) == []

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from gristmill.repetition import find_repetition
@@ -83,6 +84,12 @@ def _params(job: Job) -> dict[str, Any]:
 
 
 def _sampling(params: SamplingParams) -> dict[str, Any]:
+    return _sampling_of_any_seed(replace(params, seed=0))
+
+
+@lru_cache(maxsize=256)
+def _sampling_of_any_seed(params: SamplingParams) -> dict[str, Any]:
+    """Most rows of a batch ask for the same; nobody changes what is returned."""
     effective = asdict(params)
     del effective["seed"]
     if params.grammar is not None:  # which may be as long as the answers of a hundred rows

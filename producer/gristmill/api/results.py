@@ -52,6 +52,7 @@ def stream_results(
             f"{after[:80]!a} is no cursor. Send the `cursor` of the last line.", param="after"
         )
     batch = find_batch(api, caller.tenant_id, batch_id)
+    rows: Iterator[tuple[str, bytes]]
     if _has_work(batch, api.now):
         if place is not None:
             raise _no_such_cursor(after)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from contextlib import closing
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 import msgspec
@@ -72,16 +71,16 @@ class _Selected(io.RawIOBase):
 
 
 def _selected(source: BinaryIO, names: BinaryIO) -> Iterator[bytes]:
-    with closing(_ids(names)) as wanted:
-        custom_id = next(wanted, None)
-        if custom_id is None:
-            return
-        for known, content in _named_lines(source):
-            if known == custom_id:
-                yield content + b"\n"
-                custom_id = next(wanted, None)
-                if custom_id is None:
-                    return
+    wanted = (custom_id for custom_id, _ in _named_lines(names))
+    custom_id = next(wanted, None)
+    if custom_id is None:
+        return
+    for known, content in _named_lines(source):
+        if known == custom_id:
+            yield content + b"\n"
+            custom_id = next(wanted, None)
+            if custom_id is None:
+                return
     raise BatchInvalid(
         [
             LineError(
@@ -92,10 +91,6 @@ def _selected(source: BinaryIO, names: BinaryIO) -> Iterator[bytes]:
         ],
         1,
     )
-
-
-def _ids(names: BinaryIO) -> Iterator[str]:
-    return (custom_id for custom_id, _ in _named_lines(names))
 
 
 def _named_lines(file: BinaryIO) -> Iterator[tuple[str, bytes]]:

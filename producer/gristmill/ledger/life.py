@@ -41,8 +41,8 @@ def hide(conn: Connection, tenant_id: str, batch_id: str, *, now: int, remove_wo
         batches.c.status.in_(ENDS),
         batches.c.deleted_at.is_(None),
     )
-    forgotten = dict.fromkeys(("metadata", "idempotency_key", "request_digest"))
-    values = {"deleted_at": now, "remove_work_at": remove_work_at, "errors": [], **forgotten}
+    values: dict[str, Any] = dict.fromkeys(("metadata", "idempotency_key", "request_digest"))
+    values |= {"deleted_at": now, "remove_work_at": remove_work_at, "errors": []}
     return conn.execute(statement.values(**values)).rowcount == 1
 
 

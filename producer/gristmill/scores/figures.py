@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gristmill.data.places import needs
-from gristmill.scores.calibration import Bin, expected_error, reliability
-from gristmill.scores.confusion import Confusion, macro_f1
+from gristmill.scores.calibration import Bin, Calibration
+from gristmill.scores.confusion import Confusion, Pairs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,12 +112,9 @@ class Figures:
         arrays = {name: np.array(column) for name, column in self._columns.items()}
         found = {name: _ratio(ratio, arrays) for name, ratio in self._ratios.items()}
         if self._classes is not None and self._is_graded():
-            confidence, correct = arrays["confidence"], arrays["is_correct"]
-            found["calibration error (ECE)"] = lambda w: expected_error(confidence, correct, w)
+            found["calibration error (ECE)"] = self._calibration().error
             if self._classes.labels is not None:
-                gold, predicted = self._pairs()
-                size = len(self._classes.labels)
-                found["F1, mean over answers"] = lambda w: macro_f1(gold, predicted, size, w)
+                found["F1, mean over answers"] = self._pairs(self._classes.labels).macro_f1
         return found
 
     def _resampled(
@@ -143,21 +140,25 @@ class Figures:
     def _reliability(self) -> tuple[Bin, ...]:
         if self._classes is None or not self._is_graded():
             return ()
-        np = numpy()
-        return reliability(
-            np.array(self._columns["confidence"]), np.array(self._columns["is_correct"])
-        )
+        return self._calibration().bins()
 
     def _confusion(self) -> Confusion | None:
         if self._classes is None or self._classes.labels is None or not self._is_graded():
             return None
-        gold, predicted = self._pairs()
-        return Confusion.of(gold, predicted, self._classes.labels)
+        return self._pairs(self._classes.labels).confusion()
 
-    def _pairs(self) -> tuple[Any, Any]:
+    def _calibration(self) -> Calibration:
         np = numpy()
-        gold = np.array(self._columns["gold_idx"]).astype(np.int64)
-        return gold, np.array(self._columns["prediction_idx"]).astype(np.int64)
+        columns = (self._columns[name] for name in ("confidence", "is_correct"))
+        return Calibration(*map(np.array, columns))
+
+    def _pairs(self, labels: tuple[str, ...]) -> Pairs:
+        np = numpy()
+        gold, predicted = (
+            np.array(self._columns[name]).astype(np.int64)
+            for name in ("gold_idx", "prediction_idx")
+        )
+        return Pairs(gold, predicted, labels)
 
 
 def _ratio(ratio: Ratio, arrays: Mapping[str, Floats]) -> Callable[[Floats | None], float]:
@@ -165,15 +166,12 @@ def _ratio(ratio: Ratio, arrays: Mapping[str, Floats]) -> Callable[[Floats | Non
     above = arrays[ratio.column]
     below = arrays[ratio.per] if isinstance(ratio.per, str) else np.full(len(above), ratio.per)
     counts = ~(np.isnan(above) | np.isnan(below))
-    above, below = np.where(counts, above, 0.0), np.where(counts, below, 0.0)
+    both = (np.where(counts, above, 0.0), np.where(counts, below, 0.0))
 
     def value(weights: Floats | None) -> float:
-        top, bottom = (
-            (above.sum(), below.sum())
-            if weights is None
-            else (float(weights @ above), float(weights @ below))
-        )
-        return ratio.of(float(top) / float(bottom)) if bottom else math.nan
+        # Not `weights @ above`: that runs in threads, which cost more than they bring here.
+        top, bottom = (float((one if weights is None else weights * one).sum()) for one in both)
+        return ratio.of(top / bottom) if bottom else math.nan
 
     return value
 

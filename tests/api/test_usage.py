@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 from house import House, document, make_lines
-from postgresql import postgresql as postgresql
-from postgresql import postgresql_process as postgresql_process
+from ledgers import ledger as ledger
+from ledgers import postgresql as postgresql
+from ledgers import postgresql_process as postgresql_process
 
 from gristmill.api.access import Scope
 from gristmill.ledger import usage
 from gristmill.ledger.ledger import Ledger
-from gristmill.ledger.open import open_ledger
 from gristmill.ledger.usage import UsageKey
 from gristmill.outcome import Usage
 from gristmill.prices import Price, PriceTable
@@ -112,16 +110,6 @@ def test_an_operator_sees_all_tenants_and_others_only_themselves(house: House) -
     # A cursor is only a place: behind it stands nothing of others.
     assert [answer.status_code for answer in wrong] == [404, 200, 404, 404]
     assert document(wrong[1])["data"] == []
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
-    url = str(tmp_path / "ledger.sqlite")
-    if request.param == "postgresql":
-        url = str(request.getfixturevalue("postgresql"))
-    opened = open_ledger(url)
-    yield opened
-    opened.close()
 
 
 class _Batch:

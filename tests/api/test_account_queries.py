@@ -1,0 +1,149 @@
+"""What is counted against quotas, the audit log and estimates: the same on both databases."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from ledgers import ledger as ledger
+from ledgers import postgresql as postgresql
+from ledgers import postgresql_process as postgresql_process
+
+from gristmill.ledger import audit, batches, estimates, files, quotas, shards, tenants
+from gristmill.ledger.audit import AuditEvent
+from gristmill.ledger.batch import Submission
+from gristmill.ledger.estimates import Estimate, EstimateStatus, Problem
+from gristmill.ledger.files import File
+from gristmill.ledger.ledger import Ledger
+from gristmill.ledger.shards import NewShard
+from gristmill.ledger.status import BatchStatus
+from gristmill.types import Endpoint, ModelPin
+
+
+def add_batch(ledger: Ledger, tenant_id: str, batch_id: str) -> None:
+    """Of 20 rows in two Shards, of which one is done, with 70 prompt tokens in the other."""
+    with ledger.write() as conn:
+        batches.create(
+            conn,
+            tenant_id,
+            batch_id,
+            run_id="run",
+            model=ModelPin("M", "r", "t", "float32"),
+            seed="s",
+            input_fingerprint="f",
+            options={},
+            created_at=5,
+            expires_at=None,
+            submission=Submission(Endpoint.CHAT, "file-1", "24h"),
+        )
+        new = [NewShard(n, 1, 10, 70) for n in range(2)]
+        shards.add(conn, tenant_id, batch_id, 0, new)
+        made = batches.get(conn, tenant_id, batch_id)
+        first = shards.get(conn, tenant_id, batch_id, 0)
+        assert made is not None and first is not None
+        batches.advance_ingest(
+            conn,
+            made,
+            endpoint=Endpoint.CHAT,
+            byte_offset=9,
+            line_no=9,
+            row_idx=20,
+            num_new_shards=2,
+            num_new_tokens=0,
+        )
+        shards.record_accepted(conn, first, shards.Bitmap.empty(1), num_new=1, ring_at=9)
+
+
+def test_what_is_in_use_is_that_of_open_batches_and_kept_files(ledger: Ledger) -> None:
+    for tenant_id in ("mine", "theirs"):
+        for i in range(2):
+            add_batch(ledger, tenant_id, f"batch_{tenant_id}{i}")
+            with ledger.write() as conn:
+                files.add(conn, File(f"file-{tenant_id}{i}", tenant_id, "batch", "a", 2**40, 5))
+
+    def in_use() -> list[int]:
+        counts = quotas.count_batches, quotas.count_rows, quotas.count_tokens, quotas.count_bytes
+        with ledger.read() as conn:
+            return [count(conn, "mine") for count in counts]
+
+    before = in_use()
+    with ledger.write() as conn:
+        batches.transition(conn, "mine", "batch_mine0", BatchStatus.FAILED, 9)
+        files.delete(conn, "mine", "file-mine0", now=9)
+
+    assert before == [2, 40, 140, 2 * 2**40]
+    assert in_use() == [1, 20, 70, 2**40]
+
+
+def test_own_quotas_are_set_and_given_back(ledger: Ledger) -> None:
+    with ledger.write() as conn:
+        tenants.ensure(conn, "own", now=5)
+        quotas.set_own(conn, "own", {"stored_bytes": 7, "queued_tokens": None}, defaults=set())
+        quotas.set_own(conn, "own", {"rows_in_flight": 1}, defaults={"stored_bytes"})
+        nobody = quotas.set_own(conn, "nobody", {}, defaults=set())
+        found = quotas.find_own(conn, "own")
+        quotas.set_own(conn, "own", {}, defaults=set(found))
+        listed = quotas.list_tenants(conn, limit=9, after_id="ow")
+
+    assert found == {"queued_tokens": None, "rows_in_flight": 1} and nobody is None
+    assert [tenant.own for tenant in listed if tenant.tenant_id == "own"] == [{}]
+
+
+def test_the_audit_log_is_read_page_by_page(ledger: Ledger) -> None:
+    made = [
+        AuditEvent(f"audit_{i}", "mine" if i % 2 else "theirs", "a", "o", 1000 + i // 4)
+        for i in range(10)
+    ]
+    with ledger.write() as conn:
+        for event in made:
+            audit.record(conn, replace(event, details={"i": event.id}))
+
+    def pages(tenant_id: str | None) -> list[str]:
+        ids: list[str] = []
+        has_more = True
+        while has_more:
+            with ledger.read() as conn:
+                page = audit.list_page(conn, tenant_id, limit=2, after_id=ids[-1] if ids else None)
+            assert page is not None
+            ids += [event.id for event in page.items]
+            has_more = page.has_more
+        return ids
+
+    assert pages("mine") == [f"audit_{i}" for i in (9, 7, 5, 3, 1)]
+    assert [found for found in pages(None) if found in {e.id for e in made}] == [
+        f"audit_{i}" for i in range(9, -1, -1)
+    ]
+    with ledger.write() as conn:
+        num_removed = audit.remove_older(conn, created_before=1001, limit=3)
+        assert audit.list_page(conn, "mine", limit=9, after_id="audit_0") is None
+    assert num_removed == 3
+    assert len(pages("mine")) + len(pages("theirs")) == 7
+
+
+def test_of_many_that_claim_an_estimate_one_has_it(ledger: Ledger) -> None:
+    made = Estimate(
+        *("est_1", "mine", EstimateStatus.QUEUED, "file-1", Endpoint.CHAT, ""),
+        created_at=5,
+        problems=(Problem("row", "c", "m\u2028", 3, None),),
+        forecast={"seconds": None},
+        expires_at=100,
+    )
+    with ledger.write() as conn:
+        estimates.add(conn, made)
+
+    def claim(due_at: int) -> bool:
+        with ledger.write() as conn:
+            return estimates.replace(conn, made, replace(made, due_at=due_at))
+
+    with ThreadPoolExecutor(4) as pool:
+        num_claims = sum(pool.map(claim, range(50, 58)))
+    with ledger.write() as conn:
+        found = estimates.get(conn, "mine", "est_1", now=9)
+        due = [estimates.list_due(conn, now=now) for now in (49, 58)]
+        foreign = estimates.get(conn, "theirs", "est_1", now=9)
+        num_open = estimates.count_open(conn, "mine")
+        num_removed = estimates.remove_expired(conn, now=100)
+
+    assert num_claims == 1 and found is not None and 50 <= found.due_at < 58
+    assert replace(found, due_at=0) == made and foreign is None
+    assert [len(some) for some in due] == [0, 1] and num_open == 1 and num_removed == 1

@@ -164,6 +164,9 @@ def test_objects_are_listed_and_shown_in_each_shape(run: Run, tmp_path: Path) ->
     assert (tmp_path / "copy.jsonl").read_text() == "{}\n"
     assert run("files", "delete", file_id, "--yes").stdout.strip() == file_id
     assert run("models", "ls", "-q").stdout == "M\n"
+    heads, model = run("models", "list", "--format", "table").stdout.splitlines()
+    assert heads.split()[-9:] == ["en", "de", "fr", "es", "ru", "ar", "hi", "zh", "ja"]
+    assert model.split()[:3] == ["M", "512", "5.7"]  # its tokens are bytes
     assert document(run("models", "get", "M"))["id"] == "M"
 
 

@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/models", tags=["Models"])
 def list_models(api: UseApi, caller: AnyCaller) -> ModelList:
     with api.ledger.read() as conn:
         served = models.list_served(conn, now=api.now)
-    return ModelList(data=[model_object(model, model.name) for model in served])
+    return ModelList(data=[model_object(model, model.name, api.prices) for model in served])
 
 
 @router.get("/{model:path}")
@@ -26,5 +26,5 @@ def retrieve_model(model: str, api: UseApi, caller: AnyCaller) -> ModelObject:
         served = models.list_served(conn, now=api.now)
     for found in served:
         if model in found.served_names:
-            return model_object(found, model)
+            return model_object(found, model, api.prices)
     raise not_found("model", model, param="model")

@@ -12,6 +12,7 @@ from gristmill.ledger.batch import Batch
 from gristmill.ledger.files import File
 from gristmill.ledger.models import ServedModel
 from gristmill.ledger.status import BatchStatus
+from gristmill.prices import PriceTable
 from gristmill.types import Usage
 
 Item = TypeVar("Item", bound=BaseModel)
@@ -129,12 +130,27 @@ class BatchObject(BaseModel):
     retry_of: str | None
 
 
+class PriceObject(BaseModel):
+    """For a million tokens; `cached` are prompt tokens that were not computed again."""
+
+    currency: str
+    prompt: float
+    cached: float
+    completion: float
+
+
 class ModelObject(BaseModel):
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "gristmill"
     shutdown_date: str | None = None
+    #: Longest prompt plus output, in tokens.
+    max_model_len: int
+    #: Null for a model without one.
+    price: PriceObject | None
+    #: Of the same text, for each word that it has in English, by language.
+    tokens_per_word: dict[str, float] | None
 
 
 class ModelList(BaseModel):
@@ -228,5 +244,21 @@ def usage_object(usage: Usage) -> BatchUsage:
     )
 
 
-def model_object(model: ServedModel, name: str) -> ModelObject:
-    return ModelObject(id=name, created=model.created_at)
+def model_object(model: ServedModel, name: str, prices: PriceTable) -> ModelObject:
+    found = prices.find(model.name)
+    price = None
+    if found is not None:
+        price = PriceObject(
+            currency=prices.currency,
+            prompt=float(found.prompt),
+            cached=float(found.cached),
+            completion=float(found.completion),
+        )
+    words = model.tokens_per_word
+    return ModelObject(
+        id=name,
+        created=model.created_at,
+        max_model_len=model.max_model_len,
+        price=price,
+        tokens_per_word=None if words is None else dict(words),
+    )

@@ -145,6 +145,12 @@ class Model(APIObject):
     object: str = "model"
     created: int = 0
     owned_by: str = ""
+    #: Longest prompt plus output, in tokens.
+    max_model_len: int | None = None
+    #: For a million tokens: `currency`, `prompt`, `cached`, `completion`.
+    price: dict[str, Any] | None = None
+    #: Of the same text, for each word that it has in English, by language.
+    tokens_per_word: dict[str, float] | None = None
 
 
 class ApiKey(APIObject):

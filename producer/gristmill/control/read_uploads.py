@@ -23,6 +23,7 @@ from gristmill.ledger.models import ServedModel
 from gristmill.models import Model
 from gristmill.requests.first_model import first_model_name
 from gristmill.requests.tokenise import Tokeniser
+from gristmill.requests.word_cost import tokens_per_word
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class ReadUploads:
         self._put_off: dict[str, float] = {}
         #: By the name of the model; they take seconds to load.
         self._tokenisers: dict[str, Tokeniser] = {}
+        self._word_costs: dict[str, dict[str, float]] = {}
         self._wake = threading.Event()
         #: Why the last turn failed, for people.
         self.trouble = ""
@@ -85,7 +87,7 @@ class ReadUploads:
     def load(self) -> None:
         """Load the tokenizers, so that the first batch need not wait for them."""
         for model in self._catalogue:
-            self._tokeniser(model)
+            self._word_costs[model.name] = tokens_per_word(self._tokeniser(model))
 
     def turn(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """A slice of each batch that waits to be read; whether any was read."""
@@ -213,5 +215,6 @@ class ReadUploads:
                         max_model_len=model.max_model_len,
                         created_at=now,
                         seen_at=now,
+                        tokens_per_word=self._word_costs.get(model.name),
                     ),
                 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -25,6 +25,8 @@ class ServedModel:
     max_model_len: int
     created_at: int
     seen_at: int
+    #: By language; None until the tokenizer is loaded.
+    tokens_per_word: Mapping[str, float] | None = None
 
 
 def tell(conn: Connection, model: ServedModel) -> None:
@@ -34,6 +36,7 @@ def tell(conn: Connection, model: ServedModel) -> None:
         "served_names": list(model.served_names),
         "max_model_len": model.max_model_len,
         "seen_at": model.seen_at,
+        "tokens_per_word": model.tokens_per_word,
     }
     if conn.execute(update(models).where(models.c.name == model.name).values(**values)).rowcount:
         return

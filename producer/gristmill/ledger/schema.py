@@ -213,6 +213,8 @@ models = Table(
     Column("revision", String, nullable=False),
     Column("served_names", JSON, nullable=False),
     Column("max_model_len", Integer, nullable=False),
+    # By language; null until the tokenizer is loaded.
+    Column("tokens_per_word", JSON(none_as_null=True)),
     Column("created_at", BigInteger, nullable=False),
     Column("seen_at", BigInteger, nullable=False),
 )

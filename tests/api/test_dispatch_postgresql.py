@@ -11,6 +11,7 @@ import pytest
 from mill import Mill, jain_index
 from pipeline import Bench, fast_folder
 from postgresql import postgresql as postgresql
+from postgresql import postgresql_process as postgresql_process
 from sqlalchemy import create_engine, make_url, text
 
 from gristmill.control.dispatch import dispatch

@@ -100,13 +100,21 @@ class _Round:
         """The next Shard of the tenant whose turn it is."""
         for tenant_id in self._turns.order():
             if tenant_id not in self._waiting:
-                found = turns.list_next(self._conn, tenant_id, limit=self._room + _MORE_BATCHES)
-                self._waiting[tenant_id] = self._mark(found)
+                self._waiting[tenant_id] = self._mark(self._next_batches(tenant_id))
             marked = next(self._waiting[tenant_id], None)
             if marked is not None:
                 return marked
             self._turns.drop(tenant_id)
         return None
+
+    def _next_batches(self, tenant_id: str) -> Iterator[Batch]:
+        """Mostly the first one has Shards enough; the others are read when it has not."""
+        seen: set[str] = set()
+        for limit in (1, self._room + _MORE_BATCHES):
+            for batch in turns.list_next(self._conn, tenant_id, limit=limit):
+                if batch.id not in seen:
+                    seen.add(batch.id)
+                    yield batch
 
     def _mark_urgent(self, until: int | None) -> Iterator[tuple[Batch, ShardRow]]:
         if until is None:

@@ -35,9 +35,9 @@ def ended_at(mill: Mill, tenant_id: str, batch_id: str) -> int | None:
 
 def test_a_tenant_with_a_hundred_times_the_backlog_gets_the_same(mill: Mill) -> None:
     for i in range(20):
-        mill.submit("large", f"large-{i}", num_jobs=400, due_in_s=24 * 3600)
+        mill.submit("large", f"large-{i}", num_jobs=200, prompt_tokens=900, due_in_s=24 * 3600)
     mill.run(30)
-    mill.submit("small", "small-0", num_jobs=80, due_in_s=24 * 3600)
+    mill.submit("small", "small-0", num_jobs=40, prompt_tokens=900, due_in_s=24 * 3600)
     before = mill.finished.copy()
 
     mill.run(60)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple
+from dataclasses import asdict, is_dataclass
 from itertools import islice
 from typing import Any
 
@@ -49,9 +49,9 @@ from gristmill.types import (
 
 #: Version of everything that is stored or sent. A reader refuses what it does not know.
 FORMAT_VERSION = 2
+_NEUTRAL = SamplingParams(max_tokens=0)  # what is left out of the parameters of a Job
 
 # A document:
-#
 #   gristmill shard v2 <sha256 of the payload, hex>\n
 #   <payload: JSON, compressed with zlib>
 
@@ -189,17 +189,22 @@ def decode_bell(message: bytes) -> Bell:
     return Bell(**_decode_message("bell", message))
 
 
+def _flat(values: Any) -> dict[str, Any]:
+    """`asdict` of a dataclass with slots whose values need no copy: there is one for each row."""
+    return {name: getattr(values, name) for name in values.__slots__}
+
+
 def _result_to_wire(result: RowResult) -> dict[str, Any]:
     return {
         "job_idx": result.job_idx,
         "rows": _rows_to_wire(result.rows),
-        "usage": asdict(result.usage),
+        "usage": _flat(result.usage),
         "choices": [_choice_to_wire(choice) for choice in result.choices],
         "error": result.error and asdict(result.error),
         "finished_at": result.finished_at,
         "ttft_s": result.ttft_s,
         "itl_s": result.itl_s,
-        "times": astuple(result.times),
+        "times": list(_flat(result.times).values()),
     }
 
 
@@ -277,8 +282,8 @@ def _scoring_from_wire(wire: dict[str, Any] | None) -> Scoring | None:
 
 
 def _params_to_wire(params: SamplingParams) -> dict[str, Any]:
-    neutral = asdict(SamplingParams(max_tokens=0))
-    return {name: value for name, value in asdict(params).items() if value != neutral[name]}
+    changed = {n: value for n, value in _flat(params).items() if value != getattr(_NEUTRAL, n)}
+    return {n: asdict(v) if is_dataclass(v) else v for n, v in changed.items()}
 
 
 def _params_from_wire(wire: dict[str, Any]) -> SamplingParams:

@@ -67,7 +67,7 @@ def _blow(weather: Weather, *, pause_s: float, num_faults: int, until: float) ->
         elif give_up_at == float("inf"):
             weather.calm()
             give_up_at = now + _LULL_S
-        assert now < give_up_at, "the batch does not end"
+        assert now < give_up_at, f"the batch does not end\n{weather.arena.said()}"
         time.sleep(0.02)
 
 

@@ -25,6 +25,8 @@ def computed_choices(job: Job) -> range:
 
 def of_choice(job: Job, choice_idx: int) -> Job:
     """The Job of one Choice alone: one prompt, one answer."""
+    if len(job.prompts) == job.params.n == 1:
+        return job
     prompt = job.prompts[choice_idx // job.params.n]
     seed = choice_seed(job.params.seed, choice_idx)
     return replace(job, prompts=(prompt,), params=replace(job.params, n=1, seed=seed))

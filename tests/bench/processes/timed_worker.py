@@ -7,9 +7,12 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 TESTS = Path(__file__).parents[2]
 sys.path.insert(0, str(TESTS / "integration"))
@@ -24,7 +27,7 @@ from gristmill.types import FinishReason, Job, Usage  # noqa: E402
 from gristmill_worker.engine.base import NOTHING, Finished, Generated, StepOutput  # noqa: E402
 from gristmill_worker.worker import Worker  # noqa: E402
 
-_IDLE_EXIT_S = 3.0
+_IDLE_EXIT_S = 10.0
 
 
 class ScriptedEngine:
@@ -84,6 +87,25 @@ class Timed:
         return output
 
 
+@contextmanager
+def profiled(path: str | None) -> Iterator[None]:
+    """CPU time of this thread into the file `path`, of each that it starts into `path`.NAME."""
+    if path is None:
+        yield
+        return
+    run = threading.Thread.run
+
+    def run_profiled(thread: threading.Thread) -> None:
+        with cProfile.Profile(time.thread_time) as profile:
+            run(thread)
+        profile.dump_stats(f"{path}.{thread.name}")
+
+    with patch.object(threading.Thread, "run", run_profiled):
+        with cProfile.Profile(time.thread_time) as profile:
+            yield
+        profile.dump_stats(path)
+
+
 def main(options: dict[str, Any]) -> None:
     settings = Settings()
     config = WorkerConfig(Path("none"), PIN, Path("none"), 512, exit_when_idle_s=_IDLE_EXIT_S)
@@ -111,11 +133,7 @@ def main(options: dict[str, Any]) -> None:
     timed: Any = Timed(engine)
     worker = Worker(timed, queue, store, config, kv_tokens=kv_tokens)
     cpu_began = time.process_time()
-    if options.get("profile"):
-        with cProfile.Profile() as profile:
-            worker.run(threading.Event())
-        profile.dump_stats(options["profile"])
-    else:
+    with profiled(options.get("profile")):
         worker.run(threading.Event())
     report = {
         "wall_s": timed.ended - timed.began,

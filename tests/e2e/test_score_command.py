@@ -47,7 +47,7 @@ def here(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Gristmil
     return gristmill
 
 
-def test_the_command_scores_a_csv_and_reports_what_a_plain_computation_finds(
+def test_B59_the_space_before_choices_moves_and_a_csv_has_the_scores_of_a_plain_computation(
     here: Gristmill, tiny_model: Path
 ) -> None:
     oracle = Oracle(tiny_model)

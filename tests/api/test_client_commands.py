@@ -122,8 +122,9 @@ def test_exit_codes_say_how_a_batch_ended(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_batch_is_stopped_and_forgotten(run: Run, tmp_path: Path) -> None:
-    write_rows(tmp_path / "in.csv", 400)
-    batch_id = run(*SUBMIT, "-q").stdout.strip()
+    write_rows(tmp_path / "in.csv", 2000)
+    many = ("submit", "in.csv", "--model", "M", "-p", "max_tokens=400")
+    batch_id = run(*many, "-q").stdout.strip()
 
     run("cancel", batch_id, "--yes", "--json")
     run("wait", batch_id, code=3)
@@ -152,7 +153,8 @@ def test_objects_are_listed_and_shown_in_each_shape(run: Run, tmp_path: Path) ->
     table = run("batches", "list", "--format", "table", "--limit", "1").stdout.splitlines()
     assert table[0].split() == ["id", "status", "rows", "answered", "failed", "model", "created"]
     assert table[1].startswith(f"{batch_id}  completed") and len(table) == 2
-    assert batch_id in run("batches", "list", "-q", "--all").stdout.split()
+    piped = run("submit", "-", "--model", "M", "-q", input='{"prompt": "x"}\n').stdout.strip()
+    assert {batch_id, piped} <= {*run("batches", "list", "-q", "--all").stdout.split()}
     assert document(run("batches", "get", batch_id))["id"] == batch_id
     assert document(run("batches", "list", "--json"))["object"] == "list"
     assert run("batches", "results", batch_id).stdout.count("\n") == 3
@@ -230,7 +232,7 @@ def test_the_doctor_says_what_is_well_and_what_is_not(
 
 
 def test_waiting_ends_with_its_time(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "in.csv").write_text("prompt\n" + "x\n" * 400)
+    (tmp_path / "in.csv").write_text("prompt\n" + "x\n" * 50)
     batch_id = run(*SUBMIT, "-q").stdout.strip()
 
     result = CliRunner().invoke(app, ["wait", batch_id, "--timeout", "1ms", "-q"])

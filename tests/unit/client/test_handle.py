@@ -8,8 +8,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from client_mill import Mill, error_line, result_line
 from client_stage import batch, refuses, says
-from mill import Mill, error_line, result_line
 
 from gristmill.client import WaitTimeout
 from gristmill.client.objects import Batch
@@ -122,6 +122,16 @@ def test_progress_is_a_line_where_there_is_no_terminal(stage, capsys, monkeypatc
         "in_progress: 1/2 rows",
         "completed: 2/2 rows",
     ]
+
+
+def test_progress_is_switched_off_by_argument_or_variable(stage, capsys, monkeypatch):
+    stage.answers = [says(counted("b1", "completed", 2, 2, 0))]
+
+    stage.client().handle("b1").wait(progress=False)
+    monkeypatch.setenv("GRISTMILL_NO_PROGRESS", "1")
+    stage.client().handle("b1").wait()
+
+    assert capsys.readouterr().err == ""
 
 
 def test_results_are_written_in_the_format_of_the_name(stage, mill, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from mill import Mill, error_line, never_run_line, result_line
+from client_mill import Mill, error_line, never_run_line, result_line
 
 from gristmill.client import BatchFailed
 from gristmill.client.results import NEVER_RUN_CODES

@@ -6,8 +6,8 @@ import asyncio
 import json
 
 import pytest
+from client_mill import Mill
 from client_stage import sent
-from mill import Mill
 
 from gristmill.client import BadRequestError
 from gristmill.errors import DataInvalid, UsageError

@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, count, pairwise
 
 import pytest
-from postgresql import postgresql as postgresql
-from postgresql import postgresql_process as postgresql_process
 from webhook_bench import DAY_S, WebhookBench, is_pending
 from webhook_bench import hooks as hooks
 from webhook_bench import receiver as receiver
@@ -21,11 +19,10 @@ from gristmill.ledger import deliveries, webhook_events
 from gristmill.ledger.deliveries import DeliveryState
 from gristmill.ledger.status import BatchStatus
 
-#: What the clock alone decides, after many attempts.
-SQLITE_ONLY = pytest.mark.parametrize("hooks", ["sqlite"], indirect=True)
+#: What is asked of the Ledger here, test_webhook_delivery.py asks of both.
+pytestmark = pytest.mark.parametrize("hooks", ["sqlite"], indirect=True)
 
 
-@SQLITE_ONLY
 def test_the_schedule_lasts_three_days_and_then_ends(hooks: WebhookBench) -> None:
     with Receiver(lambda call: Reply(500)) as receiver:
         hooks.listen(receiver.url)
@@ -87,7 +84,6 @@ def test_an_endpoint_that_fails_is_left_alone_and_then_asked_by_one_event(
     assert hooks.endpoint(endpoint).retry_at is None
 
 
-@SQLITE_ONLY
 @pytest.mark.parametrize(
     ("reply", "pause_s"),
     [
@@ -114,7 +110,6 @@ def test_a_receiver_that_asks_for_time_gets_it(
     assert all(one.state is DeliveryState.DELIVERED for one in hooks.deliveries())
 
 
-@SQLITE_ONLY
 def test_an_endpoint_that_was_deaf_for_five_days_is_disabled(
     hooks: WebhookBench, receiver: Receiver
 ) -> None:
@@ -132,7 +127,6 @@ def test_an_endpoint_that_was_deaf_for_five_days_is_disabled(
     assert not any(map(is_pending, hooks.deliveries()))
 
 
-@SQLITE_ONLY
 def test_B55_a_receiver_that_never_answers_holds_up_nobody_else(hooks: WebhookBench) -> None:
     over = threading.Event()
 
@@ -156,7 +150,6 @@ def test_B55_a_receiver_that_never_answers_holds_up_nobody_else(hooks: WebhookBe
         assert was_hanging and len(deaf.calls) == 5
 
 
-@SQLITE_ONLY
 def test_however_many_deaf_receivers_a_tenant_has_others_are_told(hooks: WebhookBench) -> None:
     over = threading.Event()
 
@@ -185,7 +178,6 @@ def test_however_many_deaf_receivers_a_tenant_has_others_are_told(hooks: Webhook
         assert len(deaf.calls) == 20
 
 
-@SQLITE_ONLY
 def test_a_call_ends_in_time_and_leaves_the_rest_to_the_next(
     hooks: WebhookBench, receiver: Receiver
 ) -> None:
@@ -201,7 +193,6 @@ def test_a_call_ends_in_time_and_leaves_the_rest_to_the_next(
     assert len({call.id for call in receiver.calls}) == len(receiver.calls) == 4
 
 
-@SQLITE_ONLY
 def test_an_endpoint_that_goes_while_it_is_called_leaves_nothing(
     hooks: WebhookBench, receiver: Receiver
 ) -> None:

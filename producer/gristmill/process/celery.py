@@ -79,7 +79,7 @@ class _CeleryThreads:
         # Nothing of the schedule is worth keeping: whatever is due is found in the Ledger.
         self._beat = Service(app, max_interval=1, scheduler_cls=Scheduler)
         self._worker_thread = LoopThread(self._run_worker, stop, name="celery")
-        LoopThread(self._run_beat, stop, name="beat")
+        self._beat_thread = LoopThread(self._run_beat, stop, name="beat")
 
     @property
     def trouble(self) -> str:
@@ -88,8 +88,9 @@ class _CeleryThreads:
         return "" if consumer and consumer.connection else "The broker is not connected."
 
     def end(self) -> None:
-        """After `stop` was set: wait for the slices under way. Raises what ended the worker."""
+        """After `stop` was set: wait for the slices under way. Raises what ended either."""
         self._beat.stop()  # and not waited for, as it may be waiting for a broker that is away
+        self._beat_thread.raise_error()
         state.should_stop = os.EX_OK
         if self._worker.hub is not None:
             self._worker.hub.call_soon(_nothing)  # which wakes it

@@ -21,6 +21,10 @@ class LoopThread:
     def join(self) -> None:
         """Until the loop has ended. Raises what ended it before its time."""
         self._thread.join()
+        self.raise_error()
+
+    def raise_error(self) -> None:
+        """Raises what has ended the loop before its time, if anything has."""
         if self._error is not None:
             raise self._error
 

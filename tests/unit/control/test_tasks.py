@@ -156,12 +156,12 @@ def test_a_lost_message_is_rung_again_less_and_less_often(office: Office) -> Non
     began = office.bench.clock.now
     rung_at = []
 
-    for _ in range(100):
+    for _ in range(20):
         office.first.sweep()
         office.second.sweep()
         if office.take(INGEST):  # and lost
             rung_at.append(office.bench.clock.now - began)
-        office.bench.clock.advance(FIRST_WAIT_S / 5)
+        office.bench.clock.advance(FIRST_WAIT_S)
 
     assert rung_at == [0, 10, 30, 70, 150]
 

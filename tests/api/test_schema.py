@@ -16,10 +16,19 @@ CHECKS = (
 )
 
 
-@pytest.mark.slow
-def test_schemathesis_finds_nothing(house: House, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("phases", "max_examples"),
+    [
+        # Each operation a few times in the default run, all values at their limits in the long.
+        ("fuzzing", "2"),
+        pytest.param("coverage,fuzzing", "25", marks=pytest.mark.slow),
+    ],
+)
+def test_schemathesis_finds_nothing(
+    house: House, tmp_path: Path, phases: str, max_examples: str
+) -> None:
     program = "from schemathesis.cli import schemathesis; schemathesis()"
-    options = ["--max-examples", "25", "--phases", "coverage,fuzzing", "--checks", CHECKS]
+    options = ["--max-examples", max_examples, "--phases", phases, "--checks", CHECKS]
     done = subprocess.run(
         [
             *(sys.executable, "-c", program, "run", f"{house.service.url}/openapi.json"),

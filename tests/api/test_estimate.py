@@ -205,3 +205,27 @@ def test_a_tenant_has_few_estimates_made_at_once(priced: House) -> None:
 def num_kept(house: House, tenant_id: str) -> int:
     with house.data.ledger.read() as conn:
         return estimates.count_open(conn, tenant_id)
+
+
+def test_a_batch_does_not_wait_for_an_estimate(house: House) -> None:
+    windows_read: list[str] = []
+
+    def counted(before: Any, window: Any, *rest: Any) -> Any:
+        windows_read.append("window")
+        if len(windows_read) == 1:
+            windows_read.append("batch")
+            batches.append(house.create(make_lines(1), tenant_id="hurries"))
+        if len(windows_read) > 2 and batches:
+            assert house.client("hurries").batches.retrieve(batches[0].id).in_progress_at
+        return control_estimate_counted(before, window, *rest)
+
+    batches: list[Any] = []
+    control_estimate_counted = control_estimate._counted
+    with (
+        patch("gristmill.requests.input_file.STRETCH_MAX_ROWS", 4),
+        patch.object(control_estimate, "_counted", counted),
+    ):
+        found = wait(house, ask(house, make_lines(40)))
+
+    assert found["request_counts"] == {"total": 40, "refused": 0}
+    assert windows_read == ["window", "batch", *["window"] * 9]

@@ -96,8 +96,9 @@ def _read(
                 endpoint=estimate.endpoint,
                 start=Cursor(estimate.byte_offset, estimate.line_no, estimate.num_rows),
             ):
-                before, pauses = estimate, should_pause()
+                before = estimate
                 estimate = _counted(before, window, model, settings)
+                pauses = should_pause()
                 due_at = control.now + (0 if pauses else _CLAIM_S)
                 estimate = replace(estimate, due_at=due_at)
                 if not _replace(control, before, estimate) or pauses:

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 #: A batch is read for so long before it is the next one's turn.
 SLICE_S = 30.0
+#: Batches wait no longer for an estimate.
+_ESTIMATE_SLICE_S = 5.0
 #: How soon a batch is seen that nobody told of.
 _LOOK_EVERY_S = 0.5
 TELL_MODELS_EVERY_S = 60.0
@@ -113,7 +115,11 @@ class ReadUploads:
         for waiting_estimate in estimate.list_due(control):
             if should_stop():
                 break
-            was_busy |= self.estimate_slice(waiting_estimate, should_stop)
+            was_busy |= self.estimate_slice(
+                waiting_estimate,
+                lambda: should_stop() or self._wake.is_set(),  # a batch may have come
+                slice_s=_ESTIMATE_SLICE_S,
+            )
         return was_busy
 
     def estimate_slice(

@@ -15,11 +15,18 @@ from postgresql import postgresql as postgresql
 from postgresql import postgresql_process as postgresql_process
 from sqlalchemy import update
 
+from gristmill.api.access import Access
+from gristmill.api.app import create_app
+from gristmill.api.context import Api
 from gristmill.api.key_text import new_key_text
 from gristmill.api.limits import PORTIONS, FailedLogins, RequestLimiter
+from gristmill.api.server import HttpServer
 from gristmill.ledger import quotas, schema, tenants
 from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.open import open_ledger
+from gristmill.process.health import Health
+from gristmill.settings import Settings
+from gristmill.stores.local import LocalStore
 
 BEGAN = 60 * 1000
 
@@ -92,6 +99,46 @@ def test_clocks_that_differ_by_seconds_share_a_minute(ledgers: list[Ledger]) -> 
     taken = [limiter.take("acme", 10).taken for _ in range(10) for limiter in (ahead, behind)]
 
     assert sum(taken) == 10
+
+
+def test_clients_of_two_apis_on_one_ledger_share_a_minute(
+    ledgers: list[Ledger], tmp_path: Path
+) -> None:
+    def clock() -> float:
+        return BEGAN + 20.0
+
+    def serve(ledger: Ledger) -> tuple[HttpServer, Access]:
+        access = Access(ledger, pepper=b"pepper", clock=clock)
+        api = Api(
+            ledger=ledger,
+            store=LocalStore(tmp_path / "store"),
+            settings=Settings(quota_requests_per_min=40),
+            clock=clock,
+            access=access,
+            read_health=lambda: Health(live=True, ready=True, state="running"),
+        )
+        return HttpServer(create_app(api), host="127.0.0.1", port=0), access
+
+    (first, access), (second, _) = map(serve, ledgers)
+    text, _ = access.make_key("acme", name="n")
+    with first, second:
+        clients = [
+            openai.OpenAI(base_url=f"{server.url}/v1", api_key=str(text), max_retries=0)
+            for server in (first, second)
+        ]
+
+        def ask(i: int) -> bool:
+            try:
+                clients[i % 2].models.list()
+            except openai.RateLimitError as refusal:
+                assert refusal.response.headers["retry-after"] == "40"
+                return False
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            taken = list(pool.map(ask, range(60)))
+
+    assert sum(taken) == 40
 
 
 def test_wrong_keys_from_one_address_are_counted_and_forgotten() -> None:

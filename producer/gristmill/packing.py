@@ -11,6 +11,8 @@ from typing import Any
 
 def pack(values: Sequence[float], kind: str = "I") -> str:
     """Little-endian 32-bit numbers in base64: five times faster to read than a JSON list."""
+    if not len(values):
+        return ""
     packed = array(kind, values)
     if sys.byteorder == "big":
         packed.byteswap()

@@ -11,7 +11,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -283,7 +283,7 @@ def _scoring_from_wire(wire: dict[str, Any] | None) -> Scoring | None:
 
 def _params_to_wire(params: SamplingParams) -> dict[str, Any]:
     changed = {n: value for n, value in _flat(params).items() if value != getattr(_NEUTRAL, n)}
-    return {n: asdict(v) if is_dataclass(v) else v for n, v in changed.items()}
+    return {n: asdict(v) if isinstance(v, Grammar | ToolUse) else v for n, v in changed.items()}
 
 
 def _params_from_wire(wire: dict[str, Any]) -> SamplingParams:

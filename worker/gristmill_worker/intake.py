@@ -171,8 +171,7 @@ class Intake:
 
     def _has_lost_patience(self) -> bool:
         now = self._monotonic()
-        if self._failing_since is None:
-            self._failing_since = now
+        self._failing_since = now if self._failing_since is None else self._failing_since
         return now - self._failing_since >= self._config.patience_s
 
     def _recover(self) -> None:
@@ -192,24 +191,21 @@ class Intake:
             return False
         if self._monotonic() < self._poll_at:
             return False
-        return self._room_rows() > 0 and self._room_tokens() != 0
+        rows, tokens = self._room()
+        return rows > 0 and tokens != 0
 
-    def _room_rows(self) -> int:
-        return self.load.room_rows(self._max_rows, self._fetched)
-
-    def _room_tokens(self) -> int | None:
-        return self.load.room_tokens(self._max_tokens, self._fetched)
+    def _room(self) -> tuple[int, int | None]:
+        rows = self.load.room_rows(self._max_rows, self._fetched)
+        return rows, self.load.room_tokens(self._max_tokens, self._fetched)
 
     def _fetch(self) -> bool:
         now = self._monotonic()
         has_time = self._thread is not None or not self.load.num_attempts
         may_wait = has_time and not self._fetched and self._config.idle_wait_s > 0
+        wait_s = self._config.idle_wait_s if may_wait else 0.0
+        rows, tokens = self._room()
         received = self._queue.receive(
-            self._config.lane,
-            1,
-            self._config.idle_wait_s if may_wait else 0.0,
-            max_rows=self._room_rows(),
-            max_tokens=self._room_tokens(),
+            self._config.lane, 1, wait_s, max_rows=rows, max_tokens=tokens
         )
         self._recover()
         if not received:
@@ -257,12 +253,11 @@ class Intake:
         if verdict.is_isolated and self.load.num_attempts and not is_done:
             self._make_way_for(fetched)
             return
-        for bell in progress.bells:
-            self._outbox.ring(fetched.pointer.control_lane, bell)
+        self._outbox.ring_again(fetched.pointer.control_lane, progress.bells)
         if is_done:
             log.info("shard is done already batch=%s shard=%d", shard.batch_id, shard.n)
-            self._outbox.call("ack", lambda: self._queue.ack(fetched.lease))
-            self._forget(fetched)
+            self._outbox.call("ack", lambda: self._ack(fetched))
+            self._let_wait(fetched)
             return
         self._begin(fetched, progress, verdict)
 
@@ -292,7 +287,7 @@ class Intake:
 
     def _make_way_for(self, fetched: Fetched) -> None:
         """What kills its worker may run when nothing else does; the rest is for others."""
-        for other in [other for other in self._fetched if other is not fetched]:
+        for other in [f for f in self._fetched if f is not fetched]:
             self._release(other, 0.0)
         self._is_making_way = True
 
@@ -306,9 +301,18 @@ class Intake:
         self._outbox.call("release", lambda: self._queue.release(fetched.lease, delay_s))
         self._forget(fetched)
 
-    def _forget(self, fetched: Fetched) -> None:
+    def _ack(self, fetched: Fetched) -> None:
+        """In the Outbox's turn; until then the Lease is renewed, or the message would come back."""
+        self._queue.ack(fetched.lease)
+        self._leases.drop(fetched.lease)
+        self.under_way.discard(names(fetched.pointer))
+
+    def _let_wait(self, fetched: Fetched) -> None:
         self._fetched.remove(fetched)
         self._is_making_way = False
+
+    def _forget(self, fetched: Fetched) -> None:
+        self._let_wait(fetched)
         self._leases.drop(fetched.lease)
         self.under_way.discard(names(fetched.pointer))
 

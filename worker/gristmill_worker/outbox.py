@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -29,6 +29,7 @@ from gristmill_worker.attempt import Attempt
 log = logging.getLogger(__name__)
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.2, 10.0
+_MAX_RUNG_AGAIN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,8 @@ class Outbox:
         self._segments = _Line(clock, patience_s)
         #: Apart, so that a queue that is away does not keep Segments out of the store.
         self._messages = _Line(clock, patience_s)
+        #: The newest Bells of others that were rung from here.
+        self._rung_again: dict[Bell, None] = {}
         self._changed = threading.Condition()
         self._closing = False
         self._is_working = False
@@ -206,6 +209,15 @@ class Outbox:
             crash_points.at("rang", attempt=bell.attempt_id, seq=bell.seq)
 
         self.call("ring", send)
+
+    def ring_again(self, lane: str, bells: Iterable[Bell]) -> None:
+        """Bells that others may have lost, each once in a while: a Shard may come by often."""
+        for bell in bells:
+            if bell not in self._rung_again:
+                self._rung_again[bell] = None
+                self.ring(lane, bell)
+        while len(self._rung_again) > _MAX_RUNG_AGAIN:
+            del self._rung_again[next(iter(self._rung_again))]
 
     def call(self, what: str, call: Callable[[], object]) -> None:
         """Something for the queue, after all that was to be told to it before."""

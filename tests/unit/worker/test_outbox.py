@@ -192,3 +192,40 @@ def test_an_idle_worker_waits_an_outage_out_but_not_for_ever(
     turns_until(25.0)
     with pytest.raises(QueueError, match="is away"):
         turns_until(15.0)
+
+
+def test_the_lease_of_a_finished_shard_lasts_until_it_is_acknowledged() -> None:
+    floor = Floor()
+    shard = floor.send(0, [make_job(0)])
+    floor.run_dry(floor.worker())
+    floor.ring(shard)
+    outage = Outage(floor)
+    outage.queue = QueueError("the queue is slow")
+    worker = floor.worker(patience_s=9e9)
+
+    for _ in range(3 * int(LEASE_S)):
+        floor.turn(worker)
+        floor.clock.advance(1.0)
+    stats = floor.queue.stats(BULK_LANE)
+    assert (stats.visible, stats.leased) == (0, 1), "or it would go round and round"
+    outage.queue = None
+    floor.clock.advance(20.0)
+    floor.turn(worker)
+
+    stats = floor.queue.stats(BULK_LANE)
+    assert (stats.visible, stats.leased) == (0, 0)
+
+
+def test_bells_of_others_are_rung_again_once() -> None:
+    floor = Floor()
+    shard = floor.send(0, [make_job(0), make_job(1)])
+    floor.run_dry(floor.worker(flush_interval_s=0.0))
+    bells = floor.bells()
+    worker = floor.worker()
+
+    for _ in range(3):
+        floor.ring(shard)
+        floor.turn(worker)
+        floor.clock.advance(1.0)
+
+    assert sorted(map(repr, floor.bells())) == sorted(map(repr, bells))

@@ -226,7 +226,8 @@ def test_the_doctor_says_what_is_well_and_what_is_not(
 
     monkeypatch.setenv("GRISTMILL_BASE_URL", "http://127.0.0.1:9/v1")
     monkeypatch.setenv("GRISTMILL_LEASE_S", "soon")
-    ill = run("doctor", code=1).stdout
+    ill = run("doctor", "--store=gs://x", "--ledger=x://y", code=1).stdout
+    assert "BAD  ledger" in ill and "BAD  store" in ill
     assert "BAD  service" in ill and "gristmill up" in ill
     assert "BAD  settings" in ill and "GRISTMILL_LEASE_S" in ill
 

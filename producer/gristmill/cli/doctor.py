@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -64,21 +65,21 @@ def doctor(
     Exit codes: 0 all is well, 1 something is bad.
     """
     with failures_reported(debug=debug):
-        checks: list[Callable[[], Iterator[Finding]]] = [
-            _versions,
-            _settings,
-            lambda: _service(base_url, profile),
-        ]
+        checks: dict[str, Callable[[], Iterator[Finding]]] = {
+            "versions": _versions,
+            "settings": _settings,
+            "service": partial(_service, base_url, profile),
+        }
         if ledger_url:
-            checks.append(lambda: _ledger(ledger_url))
+            checks["ledger"] = partial(_ledger, ledger_url)
         if queue_url:
-            checks.append(lambda: _queue(queue_url))
+            checks["queue"] = partial(_queue, queue_url)
         if store_url:
-            checks.append(lambda: _store(store_url))
-        checks.append(lambda: _device(model))
+            checks["store"] = partial(_store, store_url)
+        checks["model" if model else "device"] = partial(_device, model)
         findings: list[Finding] = []
-        for check in checks:
-            for finding in _caught(check):
+        for name, check in checks.items():
+            for finding in _caught(name, check):
                 findings.append(finding)
                 if not as_json:
                     _print(finding)
@@ -95,7 +96,7 @@ def _print(finding: Finding) -> None:
         typer.echo(f"     {'':<12} {finding.way_out}")
 
 
-def _caught(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _caught(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     """What a check raises is what it found."""
     try:
         yield from check()
@@ -104,7 +105,7 @@ def _caught(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
             str(error.name), "missing", "not installed", "pip install 'gristmill[all]' has it."
         )
     except GristmillError as error:
-        yield Finding(check.__name__.strip("_<>"), "bad", str(error))
+        yield Finding(name, "bad", str(error))
 
 
 def _versions() -> Iterator[Finding]:

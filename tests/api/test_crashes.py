@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import openai
+import pytest
 from house import as_file, custom_ids, make_lines
 from local_run import make_line
 from openai.types import Batch
@@ -39,6 +40,7 @@ class Watcher:
         return batch
 
 
+@pytest.mark.slow
 def test_B47_a_service_that_dies_midway_and_while_it_finalizes_has_each_row_once() -> None:
     lines = make_lines(40)
     for i in range(0, 40, 8):
@@ -59,7 +61,7 @@ def test_B47_a_service_that_dies_midway_and_while_it_finalizes_has_each_row_once
 
         wait_for(is_half_done)
         up.stop(signal.SIGKILL)
-        dying = Up(folder, crash_point="slice-merged=exit")
+        dying = Up(folder, crash_point="file-written=exit")
         client = dying.client(key)
         give_up_at = time.monotonic() + 60
         while dying.process.poll() is None:

@@ -15,12 +15,16 @@ from gristmill.control.base import Control, read_batch
 from gristmill.control.ending import remove_work_at, write_end
 from gristmill.control.lines import derived_id
 from gristmill.control.merge import merge_slice
+from gristmill.errors import CorruptDocument
 from gristmill.ledger import batches, files, segments, shards
 from gristmill.ledger.batch import Batch
+from gristmill.ledger.due import list_mergeable
 from gristmill.ledger.status import OPEN, FreezeReason
 from gristmill.stores.keys import file_key, frozen_key, merged_key, stop_key
 
 _CHUNK_BYTES = 1 << 20
+#: Batches that are tried for one slice: what is damaged shall not keep others waiting.
+_MAX_CANDIDATES = 20
 
 
 def finalize(
@@ -36,7 +40,7 @@ def finalize(
         return True
     # A batch that ended before its input was read has no rows, only an end.
     num_slices = 0 if batch.in_progress_at is None else batch.num_slices
-    if num_slices and batch.merged_slices == 0:
+    if num_slices and not _is_frozen_listed(control, batch):
         _write_frozen(control, batch)
     while batch.merged_slices < num_slices:
         if should_pause():
@@ -45,6 +49,23 @@ def finalize(
         batch = read_batch(control, tenant_id, batch_id)
     _publish(control, batch)
     return True
+
+
+def merge_ahead(control: Control) -> bool:
+    """Merge a slice of a running batch whose results are all there, which no other can change.
+
+    So that little is left to do when the last row of a large batch is answered. False when there
+    is none.
+    """
+    with control.ledger.read() as conn:
+        mergeable = list_mergeable(conn, limit=_MAX_CANDIDATES)
+    for batch in mergeable:
+        try:
+            _merge_next(control, batch)
+        except CorruptDocument:
+            continue  # finalize says so, when it can be avoided no longer
+        return True
+    return False
 
 
 def freeze(control: Control, batch: Batch, reason: FreezeReason) -> bool:
@@ -63,6 +84,10 @@ def freeze(control: Control, batch: Batch, reason: FreezeReason) -> bool:
         crash_points.at("freezing", batch=batch.id, reason=reason)
     crash_points.at("frozen", batch=batch.id, new=is_frozen)
     return is_frozen
+
+
+def _is_frozen_listed(control: Control, batch: Batch) -> bool:
+    return any(control.store.list(frozen_key(batch.tenant_id, batch.id, batch.run_id)))
 
 
 def _write_frozen(control: Control, batch: Batch) -> None:

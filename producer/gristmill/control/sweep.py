@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control, read_batch
 from gristmill.control.dispatch import ring
-from gristmill.control.finalize import finalize, freeze
+from gristmill.control.finalize import finalize, freeze, merge_ahead
 from gristmill.control.removal import remove_unneeded
 from gristmill.errors import CorruptDocument
 from gristmill.ledger import batches, shards
@@ -38,6 +38,7 @@ def sweep(control: Control, *, end: Callable[[Control, Batch], object] | None = 
             (end or end_if_due)(control, read_batch(control, batch.tenant_id, batch.id))
         except CorruptDocument as error:
             damage = damage or error
+    merge_ahead(control)
     remove_unneeded(control)
     if damage is not None:
         raise damage

@@ -38,3 +38,23 @@ def list_due(conn: Connection, *, now: int, after_id: str = "", limit: int = 100
         .limit(limit)
     )
     return [batch_from_row(row) for row in conn.execute(query).mappings()]
+
+
+def list_mergeable(conn: Connection, *, limit: int) -> list[Batch]:
+    """Running batches of all tenants whose next slice to be merged has all of its results."""
+    of_next_slice = (
+        shards.c.batch_id == batches.c.id,
+        shards.c.slice == batches.c.merged_slices,
+    )
+    query = (
+        select(batches)
+        .where(
+            batches.c.status == BatchStatus.IN_PROGRESS,
+            batches.c.freeze_reason.is_(None),
+            batches.c.merged_slices < batches.c.num_slices,
+            ~exists().where(*of_next_slice, shards.c.state != ShardState.DONE),
+        )
+        .order_by(batches.c.id)
+        .limit(limit)
+    )
+    return [batch_from_row(row) for row in conn.execute(query).mappings()]

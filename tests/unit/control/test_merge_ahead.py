@@ -1,0 +1,90 @@
+"""A slice whose results are all there is merged while the rest of its batch runs."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from mixed_batch import WINDOWS, answer, answer_all
+from pipeline import Bench, fast_folder
+from submitted_batch import read_all, submit_batch
+
+from gristmill.control import finalize
+from gristmill.control.sweep import sweep
+from gristmill.ledger.status import BatchStatus
+from gristmill.stores.keys import segment_key
+from gristmill.stores.segments import list_segments
+
+
+def start(bench: Bench) -> None:
+    bench.create()
+    bench.ingest(WINDOWS)
+
+
+def answer_first_slice(bench: Bench) -> None:
+    answer(bench, 0, 0, 1, 2)
+    answer(bench, 1, 0)
+
+
+def test_a_slice_waits_for_those_before_it_and_for_all_of_its_own_results(bench: Bench) -> None:
+    start(bench)
+    answer(bench, 3, 0, 1, 2)
+    answer(bench, 0, 0, 1, 2)
+
+    sweep(bench.control)
+
+    assert bench.batch.merged_slices == 0
+
+
+def test_a_complete_slice_is_merged_while_the_batch_runs(bench: Bench) -> None:
+    start(bench)
+    answer_first_slice(bench)
+    sweep(bench.control)
+    sweep(bench.control)
+
+    ahead = bench.batch
+    assert (ahead.status, ahead.merged_slices) == (BatchStatus.IN_PROGRESS, 1)
+    with patch.object(finalize, "merge_slice", wraps=finalize.merge_slice) as merge_slice:
+        answer(bench, 3, 0, 1, 2)
+        sweep(bench.control)
+
+    assert bench.batch.status is BatchStatus.COMPLETED
+    assert [call.args[2] for call in merge_slice.call_args_list] == [1]
+    with fast_folder() as folder:
+        other = Bench(folder)
+        start(other)
+        answer_all(other)
+        sweep(other.control)
+        for which in ("output", "error"):
+            mine, theirs = bench.lines(which) or [], other.lines(which) or []
+            assert [line["custom_id"] for line in mine] == [line["custom_id"] for line in theirs]
+        other.ledger.close()
+
+
+def test_what_is_merged_ahead_is_kept_when_the_batch_is_rebuilt(bench: Bench) -> None:
+    from gristmill.control.rebuild import rebuild
+
+    submit_batch(bench)
+    read_all(bench)
+    answer_first_slice(bench)
+    sweep(bench.control)
+    rebuild(bench.control)
+    answer(bench, 3, 0, 1, 2)
+    sweep(bench.control)
+
+    assert bench.batch.status is BatchStatus.COMPLETED
+    assert len(bench.lines("output") or []) == 8
+
+
+def test_a_damaged_segment_is_left_to_the_end_and_keeps_no_other_batch(bench: Bench) -> None:
+    start(bench)
+    answer_first_slice(bench)
+    batch = bench.batch
+    bell = next(b for b in list_segments(bench.store, "acme", batch.id, batch.run_id, 0))
+    bench.store.put(segment_key(bell), b"damaged")
+    submit_batch(bench)
+    read_all(bench)
+    answer_first_slice(bench)
+
+    sweep(bench.control)
+
+    assert bench.batch.merged_slices == 1

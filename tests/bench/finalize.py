@@ -3,7 +3,8 @@
     python tests/bench/finalize.py [--rows 50000]
 
 A Ledger (SQLite) and a Store (a folder) with a batch whose rows all have their result, in
-Segments of 64. The copy reads the result files and writes them again through the Store.
+Segments of 64. The copy reads the result files and writes them again through the Store. Once
+nothing is merged before the end, and once all slices but the last, as while a batch runs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ sys.path[:0] = [str(TESTS / "integration")]
 from pipeline import TENANT, Bench, make_segment, make_windows  # noqa: E402
 
 from gristmill.control.accept import accept  # noqa: E402
-from gristmill.control.finalize import finalize, freeze  # noqa: E402
+from gristmill.control.finalize import finalize, freeze, merge_ahead  # noqa: E402
 from gristmill.ledger.status import FreezeReason  # noqa: E402
 from gristmill.settings import Settings  # noqa: E402
 from gristmill.stores.keys import file_key, segment_key, shard_key  # noqa: E402
@@ -51,18 +52,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--words", type=int, default=150, help="of an answer, about")
-    parser.add_argument("--part", choices=["prepare", "finalize"], help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=["prepare", "whole", "last"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part == "prepare":
         prepare(args.folder, args.rows, args.words)
-    elif args.part == "finalize":
-        print(json.dumps(measure(args.folder)))
+    elif args.part:
+        print(json.dumps(measure(args.folder, only_last=args.part == "last")))
     else:
         for num_rows in (args.rows // 10, args.rows):
-            with TemporaryDirectory() as folder:
-                run_part("prepare", folder, num_rows, args.words)
-                show(num_rows, json.loads(run_part("finalize", folder, num_rows, args.words)))
+            for part in ("whole", "last"):
+                with TemporaryDirectory() as folder:
+                    run_part("prepare", folder, num_rows, args.words)
+                    found = json.loads(run_part(part, folder, num_rows, args.words))
+                    show(num_rows, part, found)
 
 
 def run_part(part: str, folder: str, num_rows: int, words: int) -> bytes:
@@ -71,9 +74,9 @@ def run_part(part: str, folder: str, num_rows: int, words: int) -> bytes:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
 
 
-def show(num_rows: int, found: dict[str, float]) -> None:
+def show(num_rows: int, part: str, found: dict[str, float]) -> None:
     print(
-        f"{num_rows} rows, {found['bytes'] / 1e6:.0f} MB: finalize {found['s']:.2f} s "
+        f"{num_rows} rows, {part}, {found['bytes'] / 1e6:.0f} MB: finalize {found['s']:.2f} s "
         f"({found['cpu_s']:.2f} s of CPU), copy {found['copy_s']:.2f} s "
         f"({found['copy_cpu_s']:.2f}), ratio {found['s'] / found['copy_s']:.1f}; peak RSS "
         f"{found['peak_mib']:.0f} MiB, {found['start_mib']:.0f} MiB before"
@@ -119,8 +122,10 @@ def answer(job: Job, idx: int, words: int, rng: random.Random) -> RowResult:
     return RowResult(idx, job.rows, usage, (choice,), finished_at=5, ttft_s=0.5, itl_s=0.02)
 
 
-def measure(folder: Path) -> dict[str, float]:
+def measure(folder: Path, *, only_last: bool) -> dict[str, float]:
     bench = open_bench(folder)
+    while only_last and bench.batch.merged_slices < bench.batch.num_slices - 1:
+        merge_ahead(bench.control)
     start_mib, began, cpu = peak_mib(), time.perf_counter(), time.process_time()
     freeze(bench.control, bench.batch, FreezeReason.COMPLETE)
     finalize(bench.control, TENANT, bench.batch_id)

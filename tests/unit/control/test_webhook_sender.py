@@ -135,7 +135,7 @@ def test_F38_a_receiver_that_says_nothing_or_trickles_is_left_at_the_deadline() 
             )
 
         assert (answer.status_code, answer.error) == (None, "timeout")
-        assert 0.2 < answer.duration_s < 5
+        assert 0.2 < answer.duration_s < 25
     over.set()
 
 

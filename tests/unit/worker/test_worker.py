@@ -173,7 +173,7 @@ def test_run_ends_soon_after_the_stop_when_idle_b70() -> None:
     thread.start()
 
     stop.set()
-    thread.join(timeout=3)
+    thread.join(timeout=60)
 
     assert not thread.is_alive()
     assert floor.journal == []

@@ -17,7 +17,7 @@ from gristmill.process.signals import StopSignals
 
 def fetch(url: str) -> tuple[int, dict[str, object]]:
     try:
-        with urllib.request.urlopen(url, timeout=5) as response:
+        with urllib.request.urlopen(url, timeout=30) as response:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)

@@ -86,7 +86,7 @@ def test_a_waiting_receiver_gets_an_error_of_ours_and_goes_on_after_the_restart(
         pass
     server.start()
     queue.send("bulk", b"a")
-    worker.join(timeout=10)
+    worker.join(timeout=60)
 
     assert bodies(received) == [b"a"]
     assert {type(error) for error in errors} == {QueueError}

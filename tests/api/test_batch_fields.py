@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import openai
 import pytest
@@ -93,6 +94,16 @@ def test_a_limit_of_the_cost_needs_a_price(house: House) -> None:
         house.create(make_lines(1), extra_body={"max_cost": 1.0})
 
     assert (refusal.value.param, refusal.value.code) == ("max_cost", "price_unknown")
+
+
+def test_a_limit_of_the_cost_fails_a_batch_whose_model_has_no_price(priced: House) -> None:
+    with patch("gristmill.prices.PriceTable.find", return_value=None):
+        batch = priced.wait(priced.create(make_lines(1), extra_body={"max_cost": 1.0}))
+
+    assert batch.status == "failed" and batch.errors is not None and batch.errors.data
+    error = batch.errors.data[0]
+    assert (error.code, error.param) == ("price_unknown", "max_cost")
+    assert "max_total_tokens" in (error.message or "")
 
 
 def test_a_budget_that_is_used_up_keeps_what_is_finished(priced: House) -> None:

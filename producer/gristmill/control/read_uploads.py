@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import BinaryIO
 
 from gristmill.control import estimate
@@ -164,9 +165,9 @@ class ReadUploads:
                 should_pause=lambda: should_stop() or self._monotonic() >= give_way_at,
             )
         except KeyNotFound:
-            self._fail(batch, "input_modified", "The input file is no longer there.")
+            self._fail(batch, LineError("input_modified", "The input file is no longer there."))
         except BatchInvalid as invalid:  # known before ingest has begun
-            self._fail(batch, invalid.errors[0].code, invalid.errors[0].message)
+            self._fail(batch, invalid.errors[0])
         return True
 
     def _tokeniser(self, model: Model) -> Tokeniser:
@@ -195,13 +196,14 @@ class ReadUploads:
             current = batches.get(conn, batch.tenant_id, batch.id)
         return model if current and current.model == model.pin else None
 
-    def _fail(self, batch: Batch, code: str, message: str) -> None:
+    def _fail(self, batch: Batch, error: LineError) -> None:
+        error = replace(error, param=error.param or "input_file_id")
         with self._control.ledger.write() as conn:
             batches.fail_validation(
                 conn,
                 batch.tenant_id,
                 batch.id,
-                errors=(LineError(code, message, param="input_file_id"),),
+                errors=(error,),
                 num_errors=1,
                 now=self._control.now,
                 remove_work_at=remove_work_at(self._control, batch),

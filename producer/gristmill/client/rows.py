@@ -92,10 +92,11 @@ class Recipe:
             )
         if not isinstance(row["body"], dict):
             raise DataInvalid(f"Row {number}: its body is no object but {str(row['body'])[:60]!r}.")
-        row["body"] = fixed | row["body"]
-        row.setdefault("method", "POST")
-        row.setdefault("custom_id", f"row-{number}")
-        return row
+        # A copy: the rows may be the caller's own, to be submitted again to another model.
+        made = {**row, "body": fixed | row["body"]}
+        made.setdefault("method", "POST")
+        made.setdefault("custom_id", f"row-{number}")
+        return made
 
     def _asked(self, row: Mapping[str, Any], number: int) -> tuple[str, dict[str, Any]]:
         """(url, the part of the body that is the row's own)."""

@@ -91,6 +91,18 @@ def test_whole_requests_stay_what_they_are_and_get_what_they_lack():
     assert (made["custom_id"], bare["body"]) == ("q", {"model": "N"})
 
 
+def test_rows_of_the_caller_stay_as_they_are_and_serve_another_model():
+    rows = [{"url": "/v1/completions", "body": {"prompt": "x"}}]
+
+    made = [requests(rows, model=name, params={"seed": seed})[0] for seed, name in enumerate("MN")]
+
+    assert [one["body"] for one in made] == [
+        {"model": "M", "seed": 0, "prompt": "x"},
+        {"model": "N", "seed": 1, "prompt": "x"},
+    ]
+    assert rows == [{"url": "/v1/completions", "body": {"prompt": "x"}}]
+
+
 def test_ids_come_from_a_column_or_from_the_place():
     rows = [{"prompt": "a", "key": 7}, {"prompt": "b", "key": 8, "custom_id": "own"}]
 

@@ -102,7 +102,9 @@ def test_a_worker_killed_in_the_middle_of_a_batch_is_replaced_as_shown(
             text = TEXT.replace("redis://127.0.0.1:6379", f"redis://127.0.0.1:{redis.port}")
             text = text.replace("http://127.0.0.1:9000", aws.url)
             text = text.replace("--model smollm2-135m", f"--model {tiny_model}")
-            servers, first, second = commands_of(text)
+            # A tiny model would be done before a second is over.
+            text = text.replace("--flush-interval 1s", "--flush-interval 100ms")
+            servers, first, second, _ = commands_of(text)
             environment = {
                 **{k: v for k, v in os.environ.items() if k[:9] != "GRISTMILL"},
                 "PATH": f"{COMMAND.parent}{os.pathsep}{os.environ['PATH']}",
@@ -139,11 +141,12 @@ def test_a_worker_killed_in_the_middle_of_a_batch_is_replaced_as_shown(
     bodies = [row["response"]["body"] for row in rows]
     assert {body["usage"]["completion_tokens"] for body in bodies} == {NUM_TOKENS}
     assert {body["gristmill"]["attempt_count"] for body in bodies} <= {1, 2}
-    assert len(re.findall("attempt began", worker.shown)) == 2
+    began = re.findall(r"attempt began .* tokens_before=(\d+) ", worker.shown)
+    assert len(began) == 2 and int(began[0]) == 0 < int(began[1]), "it goes on where the first was"
 
 
 def test_the_text_shows_what_is_run() -> None:
-    servers, first, second = commands_of(TEXT)
+    servers, first, second, _ = commands_of(TEXT)
 
     assert [line.split()[0] for line in servers] == [
         "redis-server",

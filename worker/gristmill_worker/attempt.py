@@ -85,6 +85,12 @@ class Attempt:
                 seq_id = f"{self.id}/{job_idx}/{choice_idx}"
                 self.running[seq_id] = (job_idx, choice_idx)
                 self.waiting.append(Start(seq_id, of_choice(job, choice_idx), resume))
+        #: For the log.
+        self.beginning = (
+            f"jobs={len(shard.jobs)} finished_before={len(progress.finished)} "
+            f"tokens_before={sum(len(start.resume.token_ids) for start in self.waiting)} "
+            f"isolated={self.is_isolated} condemned={sorted(verdict.condemned)}"
+        )
 
     @property
     def is_done(self) -> bool:

@@ -271,14 +271,7 @@ class Intake:
         self._store.put(segment_key(bell_of(segment)), encode_segment(segment))
         crash_points.at("opened", attempt=attempt.id)
         self._outbox.ring(fetched.pointer.control_lane, bell_of(segment))
-        log.info(
-            "attempt began %s jobs=%d finished_before=%d isolated=%s condemned=%s",
-            attempt.names,
-            len(fetched.shard.jobs),
-            len(progress.finished),
-            verdict.is_isolated,
-            sorted(verdict.condemned),
-        )
+        log.info("attempt began %s %s", attempt.names, attempt.beginning)
         self._fetched.remove(fetched)
         self._is_making_way = False
         self._recover()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 from gristmill import crash_points
 from gristmill.control.accept import accept_unheard
@@ -15,7 +16,7 @@ from gristmill.control.base import Control, read_batch
 from gristmill.control.ending import remove_work_at, write_end
 from gristmill.control.lines import derived_id
 from gristmill.control.merge import merge_slice
-from gristmill.errors import CorruptDocument
+from gristmill.errors import CorruptDocument, KeyNotFound
 from gristmill.ledger import batches, files, segments, shards
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.due import list_mergeable
@@ -154,7 +155,7 @@ def _write_file(control: Control, batch: Batch, which: str) -> files.File:
 
     def chunks() -> Iterator[bytes]:
         for slice_n in range(batch.num_slices):
-            with control.store.open(_merged_key(batch, slice_n, which)) as piece:
+            with _open_merged(control, batch, slice_n, which) as piece:
                 while chunk := piece.read(_CHUNK_BYTES):
                     digest.update(chunk)
                     yield chunk
@@ -174,6 +175,17 @@ def _write_file(control: Control, batch: Batch, which: str) -> files.File:
         expires_at=None if batch.input_file_id is None else now + lifetime_s,
         sha256=digest.hexdigest(),
     )
+
+
+def _open_merged(control: Control, batch: Batch, slice_n: int, which: str) -> BinaryIO:
+    key = _merged_key(batch, slice_n, which)
+    try:
+        return control.store.open(key)
+    except KeyNotFound as error:
+        raise CorruptDocument(
+            f"{key} was merged and is no longer there: the store has lost it. Restore it from a "
+            "copy, or run the batch again."
+        ) from error
 
 
 def _merged_key(batch: Batch, slice_n: int, which: str) -> str:

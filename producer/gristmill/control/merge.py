@@ -12,7 +12,7 @@ from gristmill.control.accept import new_results
 from gristmill.control.base import Control
 from gristmill.control.lines import LineWriter
 from gristmill.control.receipt import Origin
-from gristmill.errors import CorruptDocument
+from gristmill.errors import CorruptDocument, KeyNotFound
 from gristmill.ledger import segments, shards
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import Bitmap, ShardRow
@@ -118,7 +118,13 @@ def _results(
 
 def _read_shard(control: Control, batch: Batch, shard: ShardRow) -> Shard:
     key = shard_key(batch.tenant_id, batch.id, batch.run_id, shard.n)
-    return decode_shard(control.store.get(key))
+    try:
+        return decode_shard(control.store.get(key))
+    except KeyNotFound as error:
+        raise CorruptDocument(
+            f"The Shard {key} is no longer there: the store has lost it. Restore it from a copy, "
+            "or run the batch again."
+        ) from error
 
 
 def _never_run(batch: Batch) -> RowError:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+import pytest
 from mixed_batch import WINDOWS, answer, answer_all
 from pipeline import Bench, fast_folder
 from submitted_batch import read_all, submit_batch
 
 from gristmill.control import finalize
 from gristmill.control.sweep import sweep
+from gristmill.errors import CorruptDocument
 from gristmill.ledger.status import BatchStatus
-from gristmill.stores.keys import segment_key
+from gristmill.stores.keys import merged_key, segment_key, shard_key
 from gristmill.stores.segments import list_segments
 
 
@@ -88,3 +90,41 @@ def test_a_damaged_segment_is_left_to_the_end_and_keeps_no_other_batch(bench: Be
     sweep(bench.control)
 
     assert bench.batch.merged_slices == 1
+
+
+def test_a_lost_shard_stops_no_sweep_while_its_batch_runs(bench: Bench) -> None:
+    start(bench)
+    answer_first_slice(bench)
+    batch = bench.batch
+    bench.store.delete(shard_key("acme", batch.id, batch.run_id, 0))
+    submit_batch(bench)
+    read_all(bench)
+    answer_first_slice(bench)
+
+    sweep(bench.control)
+
+    assert bench.batch.merged_slices == 1
+
+
+def test_a_lost_shard_is_told_of_at_the_end_of_its_batch(bench: Bench) -> None:
+    start(bench)
+    answer_all(bench)
+    batch = bench.batch
+    key = shard_key("acme", batch.id, batch.run_id, 0)
+    bench.store.delete(key)
+
+    with pytest.raises(CorruptDocument, match=f"The Shard {key} is no longer there"):
+        sweep(bench.control)
+
+
+def test_a_lost_slice_of_merged_lines_is_told_of(bench: Bench) -> None:
+    start(bench)
+    answer_first_slice(bench)
+    sweep(bench.control)
+    batch = bench.batch
+    key = merged_key("acme", batch.id, batch.run_id, 0, "output")
+    bench.store.delete(key)
+    answer(bench, 3, 0, 1, 2)
+
+    with pytest.raises(CorruptDocument, match=f"{key} was merged and is no longer there"):
+        sweep(bench.control)

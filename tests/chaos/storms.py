@@ -14,7 +14,7 @@ from weather import PLACES, Weather
 
 LEASE_S, FLUSH_S = 2.0, 0.5
 #: How long a batch may take when the storm is over.
-_LULL_S = 300.0
+_LULL_S = 900.0
 
 
 def lines(num_rows: int) -> Iterator[str]:

@@ -109,7 +109,9 @@ class Recipe:
         if self.endpoint == SCORE_URL:
             asked = {name: row[name] for name in _SCORE_FIELDS if row.get(name) is not None}
             return SCORE_URL, asked
-        found = next((name for name in _BY_COLUMN if row.get(name) is not None), None)
+        # The endpoint's own column first: a row may have one for another endpoint beside it.
+        candidates = sorted(_BY_COLUMN, key=lambda name: _BY_COLUMN[name] != self.endpoint)
+        found = next((name for name in candidates if row.get(name) is not None), None)
         if found is None:
             raise DataInvalid(
                 f"Row {number} has the columns {names(row)}, and none of messages, prompt and "

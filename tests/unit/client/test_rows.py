@@ -67,6 +67,24 @@ def test_a_prompt_becomes_a_chat_where_that_is_the_endpoint():
     assert (url, body["messages"]) == ("/v1/chat/completions", chat("S", "x"))
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "asked"),
+    [
+        ("/v1/chat/completions", {"messages": chat("m")}),
+        ("/v1/completions", {"prompt": "p"}),
+        ("/v1/embeddings", {"input": "i"}),
+        (None, {"messages": chat("m")}),
+    ],
+)
+def test_the_endpoint_takes_its_own_column_where_there_are_several(endpoint, asked):
+    row = {"messages": chat("m"), "prompt": "p", "input": "i"}
+
+    url, body = body_of(row, endpoint=endpoint)
+
+    assert url == (endpoint or "/v1/chat/completions")
+    assert body == {"model": "M", **asked}
+
+
 def test_scores_take_their_columns_and_no_others():
     row = {"type": "choices", "context": "c", "choices": ["a", "b"], "label": "a", "text": None}
 

@@ -71,10 +71,11 @@ def write_csv(
 ) -> int:
     """Returns how many rows there were. The first row names the columns if `columns` does not.
 
-    Nothing (null) is an empty value; lists and objects are written as JSON.
+    Nothing (null) is an empty value; lists and objects are written as JSON. Texts stay what they
+    are: one that begins with =, +, - or @ is a formula to a spreadsheet that opens the file.
     """
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
-    writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
+    writer = csv.writer(_LineFeeds(text), delimiter=delimiter, lineterminator="\r\n")
     num_rows = 0
     if columns is not None:
         writer.writerow(columns)
@@ -91,6 +92,20 @@ def write_csv(
     text.flush()
     text.detach()
     return num_rows
+
+
+class _LineFeeds:
+    """Ends lines with \\n alone.
+
+    Before Python 3.13 a writer puts quotes around those line breaks only that are in its own line
+    end, so that is \\r\\n: a lone \\r in a text would end its row.
+    """
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+
+    def write(self, line: str) -> int:
+        return self._text.write(line.removesuffix("\r\n") + "\n")
 
 
 def _cell(value: object) -> str:

@@ -151,6 +151,16 @@ def test_a_value_that_does_not_fit_its_column_is_named(
         write_rows(tmp_path / "a.csv", [{"a": 1}, {"b": 1}])
 
 
+def test_csv_keeps_line_breaks_of_any_kind_and_what_looks_like_a_formula(tmp_path: Path) -> None:
+    rows = [{"a": f"x{end}y{end}", "b": "=1+1"} for end in ("\r", "\n", "\r\n")]
+    for name in ("a.csv", "a.tsv"):
+        write_rows(tmp_path / name, [*rows, {"a": "plain", "b": None}])
+
+        assert list(read_rows(tmp_path / name)) == [*rows, {"a": "plain", "b": ""}]
+    assert (tmp_path / "a.csv").read_bytes().startswith(b'a,b\n"x\ry\r",=1+1\n')
+    assert (tmp_path / "a.csv").read_bytes().endswith(b"\nplain,\n")
+
+
 def test_columns_have_the_types_that_are_given_or_those_of_the_source(tmp_path: Path) -> None:
     schema = pa.schema([("small", pa.int16()), ("when", pa.timestamp("ms")), ("none", pa.int8())])
     moment = datetime(2026, 11, 30, 10, 45)

@@ -135,7 +135,7 @@ class Choices:
             columns,
             {
                 "gold_idx": gold_idx,
-                "log_loss": surprise(probabilities[gold_idx]),
+                "log_loss": surprise(values, gold_idx),
                 **{f"by_{rule}": answer["best"][rule.field] == gold_idx for rule in Rule},
             },
         )
@@ -186,6 +186,15 @@ def margin(probabilities: Sequence[float]) -> float:
     return first - second
 
 
-def surprise(probability: float) -> float | None:
-    """-ln p; null where p is 0."""
-    return -math.log(probability) if probability > 0 else None
+def surprise(values: Sequence[float | None], idx: int) -> float | None:
+    """-ln of the share that `softmax` gives to one of them; null where that one is impossible.
+
+    Not the logarithm of that share, which is 0 where it is below what a float holds: those rows
+    cost the most, and may not be missing in a mean.
+    """
+    value = values[idx]
+    if value is None:
+        return None
+    possible = [one for one in values if one is not None]
+    most = max(possible)
+    return most - value + math.log(math.fsum(math.exp(one - most) for one in possible))

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from gristmill.data.prompts import CHAT_URL, Prompt
 from gristmill.data.rows import Row
 from gristmill.errors import UsageError
-from gristmill.scores.choices import margin, surprise
+from gristmill.scores.choices import margin, softmax, surprise
 from gristmill.scores.figures import Classes, Figures, Ratio
 from gristmill.scores.reasoned import read_reasoned, reasoned_body
 from gristmill.scores.task import (
@@ -96,28 +96,29 @@ class Judge:
         reason = None
         if self.reason_chars:
             found = read_reasoned(answer, self.answers)
-            best, masses, reason = found.answer_idx, list(found.masses), found.reason
+            best, reason = found.answer_idx, found.reason
+            logprobs = [math.log(mass) if mass else None for mass in found.masses]
         else:
-            masses = answer_masses(answer["choices"])
-            best = max(range(len(masses)), key=lambda i: (masses[i], -i))
-        allowed = math.fsum(masses)
-        if not allowed:
+            logprobs = answer_logprobs(answer["choices"])
+            best = max(range(len(logprobs)), key=lambda i: (_or_least(logprobs[i]), -i))
+        possible = [logprob for logprob in logprobs if logprob is not None]
+        if not possible:
             raise AnswerUnusable("no_answer_possible", "No allowed answer has any probability.")
-        probabilities = [mass / allowed for mass in masses]
+        probabilities = softmax(logprobs)
         columns: dict[str, Any] = {
             "prediction": self.answers[best],
             **self._expected(probabilities),
             "confidence": probabilities[best],
             "margin": margin(probabilities),
             "probabilities": probabilities,
-            "allowed_mass": min(1.0, allowed),
+            "allowed_mass": min(1.0, math.fsum(map(math.exp, possible))),
             **({"reason": reason} if self.reason_chars else {}),
         }
         beside: dict[str, Any] = {"prediction_idx": best}
         if self.gold is not None:
             gold_idx = self.gold.index_in(self.answers, row, number)
             columns["is_correct"] = best == gold_idx
-            beside |= {"gold_idx": gold_idx, "log_loss": surprise(probabilities[gold_idx])}
+            beside |= {"gold_idx": gold_idx, "log_loss": surprise(logprobs, gold_idx)}
             if self.values is not None:
                 beside["distance"] = abs(columns["expected"] - self.values[gold_idx])
         return Score(columns, beside)
@@ -163,12 +164,13 @@ def parse_answers(text: str) -> tuple[str, ...]:
     return check_distinct(text.split(","))
 
 
-def answer_masses(entries: Sequence[Mapping[str, Any]]) -> list[float]:
-    """The probability that the model's answer is each one, and does not go on to be another.
+def answer_logprobs(entries: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    """ln of the probability that the model's answer is each one, and does not go on to be another.
 
-    Where 1 and 10 are allowed and 10 begins with the token of 1, what is 10 is not 1.
+    Where 1 and 10 are allowed and 10 begins with the token of 1, what is 10 is not 1. Null is an
+    impossible answer.
     """
-    masses = []
+    logprobs: list[float | None] = []
     for entry in entries:
         ids = entry["token_ids"]
         goes_on: dict[int, float] = {}
@@ -178,6 +180,10 @@ def answer_masses(entries: Sequence[Mapping[str, Any]]) -> list[float]:
                 logprob = other["token_logprobs"][len(ids)]
                 goes_on[other_ids[len(ids)]] = 0.0 if logprob is None else math.exp(logprob)
         total = entry["sum_logprob"]
-        ends = max(0.0, 1.0 - math.fsum(goes_on.values()))
-        masses.append(0.0 if total is None else math.exp(total) * ends)
-    return masses
+        ends = 1.0 - math.fsum(goes_on.values())
+        logprobs.append(None if total is None or ends <= 0 else total + math.log(ends))
+    return logprobs
+
+
+def _or_least(logprob: float | None) -> float:
+    return -math.inf if logprob is None else logprob

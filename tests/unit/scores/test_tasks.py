@@ -12,7 +12,7 @@ from gristmill.data.prompts import Prompt
 from gristmill.data.template import Template
 from gristmill.errors import DataInvalid, UsageError
 from gristmill.scores.choices import Choices, Rule
-from gristmill.scores.judge import Judge, answer_masses, parse_answers
+from gristmill.scores.judge import Judge, answer_logprobs, parse_answers
 from gristmill.scores.loglikelihood import Loglikelihood, Perplexity
 from gristmill.scores.reasoned import read_reasoned
 from gristmill.scores.task import AnswerUnusable, Gold
@@ -158,7 +158,23 @@ def test_an_answer_that_another_one_goes_on_from_counts_only_where_it_ends() -> 
     ten = entry(math.log(0.3), [7, 8], [math.log(0.5), math.log(0.6)])
     two = entry(math.log(0.2), [9], [math.log(0.2)])
 
-    assert answer_masses([one, ten, two]) == pytest.approx([0.2, 0.3, 0.2])
+    found = [math.exp(value or 0) for value in answer_logprobs([one, ten, two])]
+
+    assert found == pytest.approx([0.2, 0.3, 0.2])
+
+
+def test_the_worst_rows_count_in_the_log_loss_however_bad_they_are() -> None:
+    choices = Choices(PLAIN, (Template("yes"), Template("no")), gold=Gold("g"))
+    judge = Judge(CHAT, ("yes", "no"), Gold("g"))
+
+    for task in (choices, judge):
+        found = task.read(answer(-1.0, -1001.0), {"g": "no"}, 1)
+        assert found.columns["probabilities"] == [1.0, 0.0]
+        assert found.beside["log_loss"] == pytest.approx(1000.0)
+
+    found = judge.read(answer(-2000.0, -2000.0), {"g": "no"}, 1)
+    assert found.beside["log_loss"] == pytest.approx(math.log(2))
+    assert (found.columns["prediction"], found.columns["allowed_mass"]) == ("yes", 0.0)
 
 
 @pytest.mark.parametrize("text", ["1-1", "5-1", "1-900", "good", "good,good", "good,,bad", ""])

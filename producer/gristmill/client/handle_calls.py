@@ -26,6 +26,9 @@ from gristmill.errors import UsageError
 if TYPE_CHECKING:
     from gristmill.client.batches import BatchCalls
 
+#: Tells a folder of a download from one that is somebody's own.
+_MARKER = ".gristmill-download"
+
 
 def cancel_all(calls: BatchCalls, batch_ids: list[str]) -> Steps[BatchState]:
     """Those that have ended already stay as they are."""
@@ -85,8 +88,7 @@ def write_results(
         raise UsageError(
             f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}."
         )
-    folder = path.with_name(f"{path.name}.parts")
-    folder.mkdir(exist_ok=True)
+    folder = _parts_folder(path)
     files: list[ResultFiles] = []
     for batch_id in batch_ids:
         files.append((yield from fetch_results(calls, batch_id, folder, on_bytes=on_bytes)))
@@ -104,6 +106,20 @@ def write_results(
     num_rows: int = yield Work(write)
     shutil.rmtree(folder)
     return num_rows
+
+
+def _parts_folder(path: Path) -> Path:
+    """Where the files lie that are fetched for `path`; it is removed in the end."""
+    folder = path.with_name(f"{path.name}.parts")
+    is_ours = (folder / _MARKER).is_file()
+    if folder.exists() and not is_ours and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(
+            f"{str(folder)!r} is there and holds other things than a download, which needs that "
+            "folder for a while. Move it, or give the results another name."
+        )
+    folder.mkdir(exist_ok=True)
+    (folder / _MARKER).touch()
+    return folder
 
 
 def parquet_path(path: str | os.PathLike[str]) -> Path:

@@ -190,6 +190,20 @@ def test_a_download_goes_on_with_the_files_that_are_there(stage, mill, tmp_path)
     assert client.handle("b1", "b2").download(tmp_path / "out.jsonl") == 3
 
 
+def test_a_folder_of_the_caller_is_neither_used_nor_removed(stage, mill, tmp_path):
+    own = tmp_path / "out.jsonl.parts" / "notes.txt"
+    own.parent.mkdir()
+    own.write_text("mine")
+
+    with pytest.raises(UsageError, match=r"out\.jsonl\.parts' is there and holds other things"):
+        stage.client().handle("b1").download(tmp_path / "out.jsonl")
+
+    assert own.read_text() == "mine" and stage.requests == []
+    own.unlink()
+    assert stage.client().handle("b1").download(tmp_path / "out.jsonl") > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
 @pytest.mark.parametrize(("name", "words"), [("no/out.jsonl", "no folder"), ("out.xyz", "out.xyz")])
 def test_a_place_that_cannot_be_written_is_said_at_once(stage, mill, tmp_path, name, words):
     with pytest.raises(UsageError, match=words):

@@ -7,6 +7,7 @@ import secrets
 import tempfile
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -79,7 +80,8 @@ def submit(calls: BatchCalls, source: Source, body: Mapping[str, object]) -> Ste
     """A batch of each file, in the order of the rows. Nothing runs before every row was read.
 
     `body` has the other fields of the request that creates a batch. When one of several cannot be
-    created, those that were are cancelled. Raises UsageError, DataInvalid, APIError.
+    created, those that were are cancelled, as far as that is possible. Raises UsageError,
+    DataInvalid, APIError.
     """
     files = yield from upload(calls, source)
     token = uuid.uuid4().hex
@@ -96,7 +98,9 @@ def submit(calls: BatchCalls, source: Source, body: Mapping[str, object]) -> Ste
             made.append((yield from calls.create(given, {})))
     except APIError:
         for batch in made:
-            yield from calls.cancel(batch.id, {})
+            # One that has ended already keeps neither the others running nor the error hidden.
+            with suppress(APIError):
+                yield from calls.cancel(batch.id, {})
         raise
     return made
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from client_mill import Mill
-from client_stage import sent
+from client_stage import refuses, sent
 
 from gristmill.client import BadRequestError
 from gristmill.errors import DataInvalid, UsageError
@@ -99,6 +99,23 @@ def test_when_a_batch_cannot_be_created_those_that_were_are_cancelled(stage, mil
         stage.client().submit(prompts(3), model="M", max_rows_per_batch=1)
 
     assert mill.cancelled == ["batch_1", "batch_2"]
+
+
+def test_one_that_cannot_be_cancelled_keeps_no_other_running(stage, mill):
+    mill.refuse_from = 4
+
+    def answer(request):
+        answered = mill.answer(request)
+        if request.url.path.endswith("/batch_2/cancel"):
+            return refuses(400, "batch_not_cancellable")(request)
+        return answered
+
+    stage.answers = [answer]
+    with pytest.raises(BadRequestError) as caught:
+        stage.client().submit(prompts(4), model="M", max_rows_per_batch=1)
+
+    assert caught.value.code == "no_more"
+    assert mill.cancelled == ["batch_1", "batch_2", "batch_3"]
 
 
 @pytest.mark.parametrize(

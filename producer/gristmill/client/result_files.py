@@ -13,7 +13,7 @@ from gristmill.client.errors import BatchFailed, NotFoundError
 from gristmill.client.objects import Batch
 from gristmill.client.steps import Sleep, Steps
 from gristmill.client.transfer import OnBytes
-from gristmill.data.join import in_order_of
+from gristmill.data.join import merged_by
 from gristmill.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,15 +37,17 @@ class ResultFiles:
     input: Path | None
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Every row's line, in the order of the input."""
+        """Every row's line, in the order of the input.
+
+        Rows of the input may have none: a retry runs again only those that had no answer.
+        """
         if self.input is None:
             for path in self.results:
                 yield from read_lines(path)
             return
         ids = (line.custom_id for line in read_lines(self.input, _IdOnly))
-        for line in in_order_of(ids, *map(read_lines, self.results)):
-            if line is not None:
-                yield dict(line)
+        for line in merged_by(ids, *map(read_lines, self.results)):
+            yield dict(line)
 
 
 def fetch_results(

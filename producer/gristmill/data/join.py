@@ -32,6 +32,25 @@ def in_order_of(ids: Iterable[str], *results: Iterable[Line]) -> Iterator[Line |
         yield found
 
 
+def merged_by(ids: Iterable[str], *results: Iterable[Line]) -> Iterator[Line]:
+    """The lines of several files of results in the order of the ids, of which some have no line.
+
+    Each file must be in that order, as Gristmill writes them; nothing is held. Raises DataInvalid
+    in the end for one that is not.
+    """
+    sources = [iter(lines) for lines in results]
+    ahead: list[Line | None] = [next(source, None) for source in sources]
+    for wanted in ids:
+        found = _take(wanted, sources, ahead)
+        if found is not None:
+            yield found
+    if left := [line["custom_id"] for line in ahead if line is not None]:
+        raise DataInvalid(
+            f"The results are not in the order of the input: {names(left)} come too early or are "
+            "no row of it."
+        )
+
+
 def _take(wanted: str, sources: list[Iterator[Line]], ahead: list[Line | None]) -> Line | None:
     """The next line of one of the sources, if it is the wanted one."""
     for i, line in enumerate(ahead):

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from gristmill.data.join import Outcome, check_no_clash, in_order_of, outcome_of, receipt_of
+from gristmill.data.join import (
+    Outcome,
+    check_no_clash,
+    in_order_of,
+    merged_by,
+    outcome_of,
+    receipt_of,
+)
 from gristmill.data.prompts import Prompt, request_lines
 from gristmill.data.template import Template
 from gristmill.errors import DataInvalid, UsageError
@@ -82,6 +89,23 @@ def test_results_in_the_order_of_the_rows_are_joined_without_being_held() -> Non
         found = next(joined)
         assert found is not None and found["custom_id"] == expected
         assert len(taken) <= "abcdef".index(expected) + 3, "one line ahead of each file"
+
+
+def test_rows_without_a_line_are_passed_over_without_holding_those_behind() -> None:
+    taken: list[str] = []
+
+    def results(names: str) -> Iterator[dict[str, Any]]:
+        for name in names:
+            taken.append(name)
+            yield line(name)
+
+    merged = merged_by(iter("abcdefgh"), results("cfh"), results("d"))
+
+    assert [next(merged)["custom_id"] for _ in "cd"] == ["c", "d"]
+    assert sorted(taken) == ["c", "d", "f"]
+    assert [one["custom_id"] for one in merged] == ["f", "h"]
+    with pytest.raises(DataInvalid, match="'a' come too early"):
+        list(merged_by(iter("abc"), results("ba")))
 
 
 def test_results_in_any_order_find_their_rows_and_a_missing_one_is_seen() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from house import House, custom_ids, make_lines
@@ -69,9 +70,21 @@ def test_a_cursor_that_is_none_is_refused(house: House) -> None:
     batch = house.wait(house.create(make_lines(1)))
 
     with house.http() as http:
-        for wrong in ("x", "1", "-1-2", "1-", "9" * 40, "batch_1", ""):
+        for wrong in ("x", "1", "-1-2", "1-", "1-1", "9" * 40, "batch_1", ""):
             answer = http.get(f"/v1/batches/{batch.id}/results", params={"after": wrong})
             assert answer.status_code == 400
+
+
+def test_a_cursor_of_another_order_is_refused(house: House) -> None:
+    batch = house.wait(house.create(make_lines(2)))
+    number, position, trail = results(house, batch)[0]["cursor"].split("-")
+
+    with house.http() as http:
+        after = f"{number}-{position}-{int(trail, 16) ^ 1:x}"
+        answer = http.get(f"/v1/batches/{batch.id}/results", params={"after": after})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "cursor_expired"
+    assert "was rebuilt since" in answer.json()["error"]["message"]
 
 
 def test_a_row_that_two_attempts_finish_is_told_once(house: House) -> None:
@@ -93,7 +106,7 @@ def test_a_row_that_two_attempts_finish_is_told_once(house: House) -> None:
     lines = list(accepted_lines(control.ledger, control.store, batch, Cursor()))
 
     (first, *_), (second, *_), (third, *_) = lines
-    assert (first.position, second, third.position) == (1, Cursor(first.number, 2), 1)
+    assert (first.position, second, third.position) == (1, replace(first, position=2), 1)
     assert third.number > first.number
     assert [b'"row-%d"' % i in line for i, (_, line) in enumerate(lines)] == [True] * 3
     house.engine.paused = False

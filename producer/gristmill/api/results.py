@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from gristmill.api.batches import find_batch
 from gristmill.api.context import Api, BatchesReader, UseApi
 from gristmill.api.failures import ApiError, refused
-from gristmill.control.accepted import Cursor, accepted_lines
+from gristmill.control.accepted import Cursor, accepted_lines, is_of_this_order
 from gristmill.control.published import FilePlace, NoSuchPlace, published_lines
 from gristmill.ledger import files
 from gristmill.ledger.batch import Batch
@@ -22,7 +22,7 @@ from gristmill.ledger.status import OPEN
 router = APIRouter(prefix="/v1/batches", tags=["Batches"])
 
 _CHUNK_BYTES = 64 * 1024
-_CURSOR = re.compile(r"([0-9]{1,15})-([0-9]{1,9})")
+_CURSOR = re.compile(r"([0-9]{1,15})-([0-9]{1,9})-([0-9a-f]{1,12})")
 _PLACE = re.compile(r"(output|error)-([0-9]{1,18})")
 
 
@@ -41,7 +41,8 @@ def stream_results(
     """Rows in the order in which they were accepted, answers and failures alike.
 
     Each line is as in the result files, with a `cursor` more: ask on with the last one as `after`.
-    The order never changes, no row comes twice. Rows that were never run are in the error file.
+    The order never changes, no row comes twice, unless the ledger was lost and rebuilt: then
+    earlier cursors are refused (`cursor_expired`). Rows that were never run are in the error file.
     Some days after the end of the batch the order of acceptance is forgotten. Then the rows come
     out of the result files, in theirs, and earlier cursors are refused (`cursor_expired`).
     """
@@ -56,9 +57,16 @@ def stream_results(
     if _has_work(batch, api.now):
         if place is not None:
             raise _no_such_cursor(after)
-        cursor = Cursor(int(match[1]), int(match[2])) if match else Cursor()
+        cursor = Cursor(int(match[1]), int(match[2]), match[3]) if match else Cursor()
+        if not is_of_this_order(api.ledger, batch, cursor):
+            raise refused(
+                f"The order of the rows is another one than when {after!a} was given out: the "
+                "ledger of the service was rebuilt since. Read them again without `after`.",
+                param="after",
+                code="cursor_expired",
+            )
         rows = (
-            (f"{at.number}-{at.position}", line)
+            (f"{at.number}-{at.position}-{at.trail}", line)
             for at, line in accepted_lines(api.ledger, api.store, batch, cursor)
         )
     else:

@@ -119,6 +119,7 @@ def apply(
     number, num_completed, num_failed = batch.last_accepted, 0, 0
     usage, worked, ttft, itl = Usage(), Usage(), Histogram(), Histogram()
     ring_at = control.now + int(control.settings.resend_after_s)
+    trail = segments.trail_at(conn, batch.tenant_id, batch.id, number) or segments.NO_TRAIL
     counted = []
     for segment in found:
         bell = bell_of(segment)
@@ -136,13 +137,14 @@ def apply(
         if results:
             ttft.merge(segment.ttft)
             itl.merge(segment.itl)
-        number += 1
+        number, trail = number + 1, segments.trail_behind(trail, bell)
         segments.add(
             conn,
             bell,
             number=number,
             num_results=len(segment.results),
             num_counted=len(results),
+            trail=trail,
         )
         shards.record_accepted(conn, shard, accepted, num_new=len(results), ring_at=ring_at)
         jobs = [result.job_idx for result in results]

@@ -27,11 +27,24 @@ _SEGMENTS_AT_ONCE = 64
 class Cursor:
     """A row: its Segment's acceptance number, and its place among that Segment's rows, from 1.
 
-    `Cursor()` stands before all of them.
+    `trail` stands for the Segments that have the numbers until then. `Cursor()` stands before all.
     """
 
     number: int = 0
     position: int = 0
+    trail: str = segments.NO_TRAIL
+
+
+def is_of_this_order(ledger: Ledger, batch: Batch, cursor: Cursor) -> bool:
+    """Whether the Segments up to the cursor are still those that it was made behind.
+
+    They are not when a Ledger was rebuilt, and has accepted them in another order.
+    """
+    if cursor == Cursor():
+        return True
+    with ledger.read() as conn:
+        found = segments.trail_at(conn, batch.tenant_id, batch.id, cursor.number)
+    return found == cursor.trail
 
 
 def accepted_lines(
@@ -56,7 +69,7 @@ def accepted_lines(
                 return
             lines = reader.lines(accepted)
             for position, line in enumerate(lines, 1):
-                at = Cursor(accepted.number, position)
+                at = Cursor(accepted.number, position, accepted.trail)
                 if (at.number, at.position) > (after.number, after.position):
                     yield at, line
         if len(some) < _SEGMENTS_AT_ONCE:

@@ -155,6 +155,8 @@ segments = Table(
     Column("num_results", Integer, nullable=False),
     # Those of the results that no earlier Segment had; null in a Ledger of schema 1.
     Column("num_counted", Integer),
+    # Stands for this Segment and all before it, in their order; null in an earlier schema than 10.
+    Column("trail", String),
     UniqueConstraint("batch_id", "shard_n", "attempt_id", "seq"),
 )
 

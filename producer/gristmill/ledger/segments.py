@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,9 +11,38 @@ from sqlalchemy import Connection, insert, or_, select
 from gristmill.ledger.schema import segments
 from gristmill.types import Bell
 
+#: Of a Segment that an earlier version accepted.
+NO_TRAIL = "0"
+
+
+def trail_at(conn: Connection, tenant_id: str, batch_id: str, number: int) -> str | None:
+    """Stands for the Segments 1 to `number` in their order: others would have another trail.
+
+    None when no Segment has this number.
+    """
+    query = select(segments.c.trail).where(
+        segments.c.tenant_id == tenant_id,
+        segments.c.batch_id == batch_id,
+        segments.c.number == number,
+    )
+    row = conn.execute(query).one_or_none()
+    return None if row is None else row.trail or NO_TRAIL
+
+
+def trail_behind(trail: str, bell: Bell) -> str:
+    """Of one Segment more."""
+    link = f"{trail} {bell.shard_n} {bell.attempt_id} {bell.seq}"
+    return hashlib.sha256(link.encode()).hexdigest()[:12]
+
 
 def add(
-    conn: Connection, bell: Bell, *, number: int, num_results: int, num_counted: int | None = None
+    conn: Connection,
+    bell: Bell,
+    *,
+    number: int,
+    num_results: int,
+    num_counted: int | None = None,
+    trail: str | None = None,
 ) -> None:
     """Segment `number` of the batch, in a transaction that holds the batch.
 
@@ -28,6 +58,7 @@ def add(
             seq=bell.seq,
             num_results=num_results,
             num_counted=num_counted,
+            trail=trail,
         )
     )
 
@@ -73,6 +104,7 @@ class Accepted:
     attempt_id: str
     seq: int
     all_count: bool
+    trail: str
 
 
 def list_accepted(
@@ -93,7 +125,12 @@ def list_accepted(
     )
     return [
         Accepted(
-            row.number, row.shard_n, row.attempt_id, row.seq, row.num_counted == row.num_results
+            row.number,
+            row.shard_n,
+            row.attempt_id,
+            row.seq,
+            row.num_counted == row.num_results,
+            row.trail or NO_TRAIL,
         )
         for row in conn.execute(query)
     ]

@@ -15,8 +15,10 @@ from typing import Any
 from gristmill.scores.task import AnswerUnusable
 
 _NUM_TOP = 20
-#: Tokens for the JSON around the reason and for the answer.
+#: Tokens for the JSON around the reason and the answer.
 _TOKENS_AROUND = 48
+#: Most bytes of a character in JSON (\uXXXX; UTF-8 has 4). A token has one at least.
+_BYTES_PER_CHAR = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,9 @@ def reasoned_body(answers: Sequence[str], reason_chars: int) -> dict[str, Any]:
     return {
         "guided_json": schema,
         "temperature": 0,
-        # A token has one character at least.
-        "max_tokens": reason_chars + _TOKENS_AROUND + max(map(len, answers)),
+        # The schema bounds the reason. This bound must never cut it, and is lowered by the service
+        # to what the context leaves.
+        "max_tokens": _BYTES_PER_CHAR * (reason_chars + max(map(len, answers))) + _TOKENS_AROUND,
         "logprobs": True,
         "top_logprobs": _NUM_TOP,
     }

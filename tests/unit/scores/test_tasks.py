@@ -249,7 +249,8 @@ def test_a_reason_is_asked_for_in_json_of_a_fixed_form() -> None:
 
     assert task.url == "/v1/chat/completions" and body["temperature"] == 0
     assert body["guided_json"]["properties"]["answer"] == {"enum": ["good", "bad"]}
-    assert json.dumps(body)
+    spelled = json.dumps({"reason": "\u9eba" * 80, "answer": "good"})  # one token for each byte
+    assert len(spelled.encode()) <= body["max_tokens"]
     assert "expected" not in task.columns() and "reason" in task.columns()
     with pytest.raises(UsageError, match="in a chat"):
         Judge(PLAIN, ("good", "bad"), reason_chars=80)

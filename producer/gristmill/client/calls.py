@@ -22,7 +22,7 @@ from gristmill.client.errors import (
 )
 from gristmill.client.objects import Object, PageContent
 from gristmill.client.options import CallOptions, Options
-from gristmill.client.retry import delay_s, should_retry
+from gristmill.client.retry import NOTHING_DONE, delay_s, should_retry
 from gristmill.client.steps import Body, Fetch, Reply, Request, Send, Sleep, Steps
 
 log = logging.getLogger("gristmill.client")
@@ -122,14 +122,17 @@ def _tried(request: Request, step: type[Send] | type[Fetch]) -> Steps[Reply]:
         try:
             reply: Reply = yield step(attempt)
         except APIConnectionError as lost:
-            if num_tries > request.max_retries:
+            if num_tries > request.max_retries or not request.is_repeatable:
                 raise
             error, wait_s = lost, delay_s(num_tries)
         else:
             if reply.status < 400:
                 return reply
             error = status_error(request, reply)
-            if num_tries > request.max_retries or not should_retry(reply.status, reply.headers):
+            may_retry = request.is_repeatable or reply.status in NOTHING_DONE
+            if num_tries > request.max_retries or not may_retry:
+                raise error
+            if not should_retry(reply.status, reply.headers):
                 raise error
             wait_s = delay_s(num_tries, reply.headers)
         log.info(

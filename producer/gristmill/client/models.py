@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Unpack
 from urllib.parse import quote
 
@@ -59,9 +59,7 @@ class KeyCalls:
 
     def create(self, body: Mapping[str, object], call: CallOptions) -> Steps[ApiKey]:
         given = {name: value for name, value in body.items() if value is not None}
-        return self.caller.one(
-            ApiKey, self.caller.request("POST", "/api_keys", body=given, call=call)
-        )
+        return self._made("/api_keys", given, call)
 
     def list(self, query: Mapping[str, object], call: CallOptions) -> Steps[PageContent[ApiKey]]:
         return self.caller.page(
@@ -69,8 +67,12 @@ class KeyCalls:
         )
 
     def rotate(self, key_id: str, body: Mapping[str, object], call: CallOptions) -> Steps[ApiKey]:
-        path = f"/api_keys/{checked_id(key_id)}/rotate"
-        return self.caller.one(ApiKey, self.caller.request("POST", path, body=body, call=call))
+        return self._made(f"/api_keys/{checked_id(key_id)}/rotate", body, call)
+
+    def _made(self, path: str, body: Mapping[str, object], call: CallOptions) -> Steps[ApiKey]:
+        """Never tried twice: the key of a reply that was lost stays valid, and nobody knows it."""
+        request = self.caller.request("POST", path, body=body, call=call)
+        return self.caller.one(ApiKey, replace(request, is_repeatable=False))
 
     def revoke(self, key_id: str, call: CallOptions) -> Steps[ApiKey]:
         return self.caller.one(
@@ -93,7 +95,10 @@ class Keys:
         expires_at: int | None = None,
         **options: Unpack[CallOptions],
     ) -> ApiKey:
-        """The key itself is in `key` of what comes back, and nowhere else, ever."""
+        """The key itself is in `key` of what comes back, and nowhere else, ever.
+
+        Not tried again when the reply is lost: then look at `list` whether there is one to revoke.
+        """
         body = {"name": name, "scopes": scopes, "expires_at": expires_at}
         return self._driver.run(self._calls.create(body, options))
 

@@ -12,6 +12,8 @@ FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 8.0
 #: A service that asks for more patience than this is not asked again.
 MAX_RETRY_AFTER_S = 120.0
+#: Statuses after which it is sure that the service has done nothing.
+NOTHING_DONE = frozenset({429})
 
 
 def should_retry(status: int, headers: Mapping[str, str], *, now: float | None = None) -> bool:

@@ -38,6 +38,8 @@ class Request:
     content: bytes | Body | None = field(default=None, repr=False)
     timeout: TimeoutTypes = None
     max_retries: int = 0
+    #: Whether a second try does no harm where the first one was done and its reply was lost.
+    is_repeatable: bool = True
 
     def with_headers(self, **headers: str) -> Request:
         """The same with these headers more; `_` in a name stands for `-`."""

@@ -28,6 +28,19 @@ def test_what_may_go_better_is_tried_again_with_the_same_idempotency_key(stage, 
     assert 0.75 <= stage.waits[1] <= 1.0
 
 
+@pytest.mark.parametrize("lost", [breaks, refuses(502), refuses(500)])
+@pytest.mark.parametrize("rotates", [False, True])
+def test_a_key_whose_reply_is_lost_is_not_made_twice(stage, lost, rotates):
+    key = {"id": "key_1", "object": "api_key", "key": "gm_new"}
+    stage.answers = [refuses(429), lost, says(key)]
+    keys = stage.client().keys
+
+    with pytest.raises((gm.APIConnectionError, gm.InternalServerError)):
+        keys.rotate("key_1") if rotates else keys.create(name="n")
+
+    assert len(stage.requests) == 2, "only what was not done is tried again"
+
+
 def test_two_calls_have_two_idempotency_keys(stage):
     stage.answers = [says(batch())]
     client = stage.client()

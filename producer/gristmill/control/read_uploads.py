@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import BinaryIO
 
@@ -35,7 +36,7 @@ _ESTIMATE_SLICE_S = 5.0
 #: How soon a batch is seen that nobody told of.
 _LOOK_EVERY_S = 0.5
 TELL_MODELS_EVERY_S = 60.0
-#: A batch that could not be read is left alone for so long.
+#: A file that could not be read is left alone for so long.
 _PUT_OFF_S = 30.0
 
 
@@ -106,22 +107,34 @@ class ReadUploads:
                 break
             if self._put_off.get(batch.id, now) > now:
                 continue
-            try:
+            with self._troubles_of_one("batch", batch.id, now):
                 was_busy |= self.read_slice(batch, should_stop)
-            except GristmillError:
-                raise
-            except Exception:  # a fault of ours in one file must not keep all others waiting
-                log.exception("batch cannot be read batch=%s", batch.id)
-                self._put_off[batch.id] = now + _PUT_OFF_S
         for waiting_estimate in estimate.list_due(control):
             if should_stop():
                 break
-            was_busy |= self.estimate_slice(
-                waiting_estimate,
-                lambda: should_stop() or self._wake.is_set(),  # a batch may have come
-                slice_s=_ESTIMATE_SLICE_S,
-            )
+            if self._put_off.get(waiting_estimate.id, now) > now:
+                continue
+            with self._troubles_of_one("estimate", waiting_estimate.id, now):
+                was_busy |= self.estimate_slice(
+                    waiting_estimate,
+                    lambda: should_stop() or self._wake.is_set(),  # a batch may have come
+                    slice_s=_ESTIMATE_SLICE_S,
+                )
         return was_busy
+
+    @contextmanager
+    def _troubles_of_one(self, what: str, found_id: str, now: float) -> Iterator[None]:
+        """What is wrong with one file must not keep all others waiting; an outage passes."""
+        try:
+            yield
+        except GristmillError as error:
+            if error.retryable:
+                raise
+            log.error("%s cannot be read id=%s reason=%s", what, found_id, error)
+            self._put_off[found_id] = now + _PUT_OFF_S
+        except Exception:  # a fault of ours
+            log.exception("%s cannot be read id=%s", what, found_id)
+            self._put_off[found_id] = now + _PUT_OFF_S
 
     def estimate_slice(
         self, waiting: Estimate, should_stop: Callable[[], bool], *, slice_s: float = SLICE_S

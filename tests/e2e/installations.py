@@ -23,7 +23,7 @@ from redis_server import RedisProcess
 from sqlalchemy import create_engine, text
 
 ENDED = {"completed", "failed", "expired", "cancelled"}
-_PATIENCE_S = 240.0
+_PATIENCE_S = 600.0
 _QUICK = {
     "GRISTMILL_KEY_PEPPER": "a pepper of the tests",
     "GRISTMILL_DEVICE": "cpu",
@@ -142,7 +142,7 @@ def real_row(custom_id: str, model: str, *, is_long: bool = False) -> dict[str, 
         custom_id,
         model=model,
         prompt=f"Once upon a time, in the house of {custom_id},",
-        max_tokens=400 if is_long else 12,
+        max_tokens=250 if is_long else 12,
         ignore_eos=is_long,
         temperature=0,
     )
@@ -192,8 +192,9 @@ def start_fleet(
     broker_url: str,
     store_url: str,
     redis: RedisProcess | None = None,
+    num_controls: int = 2,
 ) -> Fleet:
-    """API, worker, and two control processes, whose Celery workers and beats are two as well."""
+    """API, worker and control processes; each of these has a Celery worker and a beat."""
     ledger = ("--ledger", postgresql.url)
     store = ("--store", store_url)
     port = free_port()
@@ -220,7 +221,7 @@ def start_fleet(
         postgresql=postgresql,
         redis=redis,
     )
-    fleet.start("api", "control", "control", "worker")
+    fleet.start("api", *["control"] * num_controls, "worker")
     return fleet
 
 

@@ -78,6 +78,7 @@ def installation(request: pytest.FixtureRequest) -> Iterator[Installation]:
             broker_url=broker_url,
             store_url=aws.s3_url(aws.new_bucket()),
             redis=redis,
+            num_controls=2 if redis else 1,
         )
 
 
@@ -132,7 +133,7 @@ def test_each_part_of_a_fleet_may_be_killed_in_the_middle_of_a_batch(installatio
     fleet = installation
     fleet.hold_long_rows()
     assert fleet.redis and fleet.postgresql
-    short, long = rows(fleet, NUM_SHORT), rows(fleet, 2 * NUM_LONG, is_long=True)
+    short, long = rows(fleet, NUM_SHORT), rows(fleet, NUM_LONG, is_long=True)
     kill_and_start: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "api": (partial(fleet.kill, "api"), partial(fleet.start, "api")),
         "control": (partial(fleet.kill, "control"), partial(fleet.start, "control", "control")),
@@ -234,7 +235,7 @@ def answer_to(installation: Installation, row: dict[str, object]) -> str:
 def real_answers() -> dict[str, str]:
     """By custom_id, what one `gristmill run` without any interruption answers."""
     asked = [real_row(f"short-{i}", "smollm2-135m") for i in range(NUM_SHORT)]
-    asked += [real_row(f"long-{i}", "smollm2-135m", is_long=True) for i in range(2 * NUM_LONG)]
+    asked += [real_row(f"long-{i}", "smollm2-135m", is_long=True) for i in range(NUM_LONG)]
     with fast_folder() as folder:
         (folder / "in.jsonl").write_bytes(as_file(asked))
         subprocess.run(

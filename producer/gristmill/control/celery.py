@@ -117,14 +117,26 @@ def add_tasks(app: Celery, tasks: ControlTasks) -> None:
 
 def sender(app: Celery) -> Send:
     """Rings through the broker of an app."""
+    errors = _errors_of(app)
 
     def send(task: str, *ids: str) -> None:
         try:
             app.send_task(task, args=ids)
-        except OperationalError as error:
+        except errors as error:
             log.warning("task not rung for task=%s reason=%s", task, error)
 
     return send
+
+
+def _errors_of(app: Celery) -> tuple[type[Exception], ...]:
+    """What the broker of an app says by when it is away, or has enough just now."""
+    if not app.conf.broker_url.startswith("sqs:"):
+        return (OperationalError,)
+    # Kombu lets what SQS answers through as it is: throttled, denied, no such queue.
+    from botocore.exceptions import ClientError
+    from kombu.transport.SQS import AccessDeniedQueueException, UndefinedQueueException
+
+    return OperationalError, ClientError, AccessDeniedQueueException, UndefinedQueueException
 
 
 def reach(app: Celery, broker: Broker) -> None:
@@ -132,7 +144,7 @@ def reach(app: Celery, broker: Broker) -> None:
     with app.connection_for_write() as connection:
         try:
             _ensure(connection)
-        except OperationalError as error:
+        except _errors_of(app) as error:
             raise QueueError(
                 f"The broker {broker.shown} cannot be reached: {error}. See that it runs, that "
                 "its address is right, and that the credentials are."

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from botocore.exceptions import ClientError
 from kombu.exceptions import ContentDisallowed
 from kombu.serialization import dumps, loads
 from ports import free_port
@@ -134,3 +136,20 @@ def test_a_broker_that_is_away_is_told_at_the_start_and_waited_for_later() -> No
     sender(app)("dispatch")  # logged, and no error
 
     assert caught.value.retryable and "secret" not in str(caught.value)
+
+
+def test_a_broker_on_sqs_that_has_enough_is_told_at_the_start_and_waited_for_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    on_sqs = broker("sqs://fleet?endpoint=http://127.0.0.1:4100&region=eu-north-1")
+    app = make_app(on_sqs)
+    throttled = ClientError({"Error": {"Code": "RequestThrottled"}}, "SendMessage")
+
+    with patch.object(app, "send_task", side_effect=throttled):
+        sender(app)("dispatch")  # logged, and no error
+    with (
+        patch("gristmill.control.celery._ensure", side_effect=throttled),
+        pytest.raises(QueueError, match="RequestThrottled"),
+    ):
+        reach(app, on_sqs)

@@ -17,6 +17,7 @@ from gristmill.control.fair_share import (
     find_urgent_until,
     is_hopeless,
 )
+from gristmill.control.outlook import NO_SIGN_S
 from gristmill.ledger import paces, shards, turns
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.batches import NEVER
@@ -61,14 +62,21 @@ class _Round:
         self._conn = conn
         self._room = room
         self._state = turns.hold_lane(conn, lane)
-        found = [pace.tokens_per_s or 0.0 for pace in paces.list_paces(conn, lane)]
-        self._tokens_per_s = sum(found)
+        found = paces.list_paces(conn, lane)
+        #: By model, what its workers accomplish; none of those that nothing was heard of lately.
+        self._speeds = {
+            pace.model_name: pace.tokens_per_s
+            for pace in found
+            if pace.tokens_per_s and control.clock() - pace.heard_at <= NO_SIGN_S
+        }
+        # Those of old too: while all workers are away, nobody's lead is forgotten.
+        all_tokens_per_s = sum(pace.tokens_per_s or 0.0 for pace in found)
         least_lead = _MAX_LEAD_SHARDS * control.settings.shard_max_tokens
         self._turns = FairShare(
             self._state.level,
             turns.list_tenants(conn, lane),
             turns.tokens_under_way(conn),
-            max_lead=max(least_lead, int(_MAX_LEAD_S * self._tokens_per_s)),
+            max_lead=max(least_lead, int(_MAX_LEAD_S * all_tokens_per_s)),
         )
         #: By tenant, what is to be sent next; read when it is its turn.
         self._waiting: dict[str, Iterator[tuple[Batch, ShardRow]]] = {}
@@ -125,7 +133,9 @@ class _Round:
             batch
             for batch in found
             if batch.due_at > now
-            and not is_hopeless(_demand(batch), now=now, tokens_per_s=self._tokens_per_s)
+            and not is_hopeless(
+                _demand(batch), now=now, tokens_per_s=self._speeds.get(batch.model.name, 0.0)
+            )
         )
 
     def _mark(self, found: Iterable[Batch]) -> Iterator[tuple[Batch, ShardRow]]:
@@ -154,12 +164,15 @@ class _Round:
         now = self._control.now
         if 0 <= now - state.looked_at < _LOOK_EVERY_S:
             return state
-        demands = [
-            Demand(row.pop("due_at"), tokens_left(**row))
-            for row in turns.list_demands(self._conn, until=NEVER - 1)
+        # Each model has workers of its own, which no other model's work can be done by.
+        demands: dict[str, list[Demand]] = {}
+        for model_name, due_at, numbers in turns.list_demands(self._conn, until=NEVER - 1):
+            demands.setdefault(model_name, []).append(Demand(due_at, tokens_left(**numbers)))
+        found = [
+            find_urgent_until(of_model, now=now, tokens_per_s=self._speeds.get(model_name, 0.0))
+            for model_name, of_model in demands.items()
         ]
-        found = find_urgent_until(demands, now=now, tokens_per_s=self._tokens_per_s)
-        until = None if found is None else int(found)
+        until = max((int(one) for one in found if one is not None), default=None)
         return replace(state, urgent_until=until, looked_at=now)
 
 

@@ -157,15 +157,19 @@ def list_due_until(conn: Connection, until: int, *, limit: int) -> list[Batch]:
     return [batch_from_row(row) for row in conn.execute(query).mappings()]
 
 
-def list_demands(conn: Connection, *, until: int) -> list[dict[str, int]]:
-    """Of the batches that run: `due_at`, and the numbers from which what they need follows."""
+def list_demands(conn: Connection, *, until: int) -> list[tuple[str, int, dict[str, int]]]:
+    """Of the batches that run: model, `due_at`, and the numbers from which what they need follows.
+
+    The earliest deadline first.
+    """
     query = (
-        select(batches.c.due_at, *_numbers)
+        select(batches.c.model_name, batches.c.due_at, *_numbers)
         .where(*_sendable(), batches.c.due_at <= until)
         .order_by(batches.c.due_at, batches.c.id)
         .limit(MAX_BATCHES)
     )
-    return [dict(row) for row in conn.execute(query).mappings()]
+    found = [dict(row) for row in conn.execute(query).mappings()]
+    return [(row.pop("model_name"), row.pop("due_at"), row) for row in found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from mill import Mill, jain_index
 from pipeline import Bench
-from sqlalchemy import event
+from sqlalchemy import event, insert
 
 from gristmill.control.dispatch import dispatch
-from gristmill.ledger import shards
+from gristmill.ledger import schema_dispatch, shards, turns
 from gristmill.ledger.status import BatchStatus, FreezeReason
 from gristmill.queues.base import BULK_LANE
 from gristmill.wire import decode_pointer
@@ -90,6 +90,44 @@ def test_a_deadline_that_can_be_met_is_met_and_shares_are_made_even_afterwards(m
     assert in_between > 0  # nobody waits without end
     since = mill.finished - before
     assert jain_index([since["patient"], since["hurried"]]) >= 0.95
+
+
+@pytest.mark.parametrize("heard_s_ago", [7 * 86_400, -1000], ids=["last week", "just now"])
+def test_the_speed_of_another_model_makes_no_deadline_look_safe(
+    mill: Mill, heard_s_ago: float
+) -> None:
+    """Ten times as fast as the workers here, which need 60 of the 90 seconds."""
+    with mill.bench.ledger.write() as conn:
+        conn.execute(
+            insert(schema_dispatch.paces).values(
+                lane=BULK_LANE,
+                model_name="another",
+                num_tokens=1e6,
+                busy_s=100.0,
+                heard_at=mill.bench.clock() - heard_s_ago,
+            )
+        )
+    mill.submit("patient", "patient-0", num_jobs=1000, due_in_s=24 * 3600)
+    mill.run(20)
+    mill.submit("hurried", "soon", num_jobs=120, due_in_s=90)
+    began = mill.bench.clock.now
+
+    mill.run(90)
+
+    at = ended_at(mill, "hurried", "soon")
+    assert at is not None and at <= began + 90
+
+
+def test_the_speed_that_workers_had_before_they_went_is_no_reason_to_hurry(mill: Mill) -> None:
+    mill.submit("patient", "patient-0", num_jobs=1000, due_in_s=24 * 3600)
+    mill.run(20)
+    mill.bench.clock.advance(100)
+    mill.submit("hurried", "soon", num_jobs=120, due_in_s=90)
+
+    dispatch(mill.bench.control)
+
+    with mill.bench.ledger.write() as conn:
+        assert turns.hold_lane(conn, BULK_LANE).urgent_until is None
 
 
 def test_the_higher_priority_of_a_tenant_goes_first_whatever_is_due_sooner(mill: Mill) -> None:

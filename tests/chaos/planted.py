@@ -56,7 +56,7 @@ def accepts_after_the_freeze() -> Any:
     """Results count whatever the state of the batch, and some come between freeze and merge."""
     finalize = pipeline.finalize
 
-    def accept_any(control: Any, tenant_id: str, batch_id: str, bells: Any) -> int:
+    def accept_any(control: Any, tenant_id: str, batch_id: str, bells: Any, **_: Any) -> int:
         found = [accept.read_segment(control.store, bell) for bell in bells]
         with control.ledger.write() as conn:
             batch = accept.batches.get(conn, tenant_id, batch_id, for_update=True)
@@ -65,7 +65,7 @@ def accepts_after_the_freeze() -> Any:
 
     def finalize_late(control: Any, tenant_id: str, batch_id: str, **rest: Any) -> bool:
         before = pipeline.read_batch(control, tenant_id, batch_id).last_accepted
-        give_up_at = time.monotonic() + 20
+        give_up_at = time.monotonic() + 60
         while time.monotonic() < give_up_at:
             accept.take_bells(control, wait_s=0.1)
             if pipeline.read_batch(control, tenant_id, batch_id).last_accepted > before:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,14 +42,14 @@ def modules_after(statement: str) -> set[str]:
 
 
 def commands() -> dict[str, set[str]]:
-    """The commands of the command line, each with its options."""
+    """The commands of the command line, each with its options and those of its own commands."""
     import typer.main
 
-    group = typer.main.get_command(app)
-    return {
-        name: {option for parameter in command.params for option in parameter.opts}
-        for name, command in group.commands.items()  # type: ignore[attr-defined]
-    }
+    def options(command: Any) -> set[str]:
+        own = {option for parameter in command.params for option in parameter.opts}
+        return own.union(*map(options, getattr(command, "commands", {}).values()))
+
+    return {name: options(found) for name, found in typer.main.get_command(app).commands.items()}
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ class Batch:
     created_at: int
     expires_at: int | None
     in_progress_at: int | None
+    first_sent_at: int | None
     finalizing_at: int | None
     completed_at: int | None
     failed_at: int | None

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from gristmill.errors import LineError
 from gristmill.histogram import Histogram
 from gristmill.ledger import webhook_events
 from gristmill.ledger.batch import Batch, Submission, batch_from_row
-from gristmill.ledger.schema import batches
+from gristmill.ledger.schema import batches, shards
 from gristmill.ledger.status import (
     EDGES,
     END_OF,
@@ -234,7 +234,9 @@ def freeze(conn: Connection, tenant_id: str, batch_id: str, reason: FreezeReason
     A batch that ran to its end, or out of its budget, shows as `finalizing`; one that expired or
     was cancelled keeps its status until its files are there.
     """
-    values: dict[str, Any] = {"freeze_reason": reason}
+    of_batch = shards.c.tenant_id == tenant_id, shards.c.batch_id == batch_id
+    first_sent_at = select(func.min(shards.c.sent_at)).where(*of_batch).scalar_subquery()
+    values: dict[str, Any] = {"freeze_reason": reason, "first_sent_at": first_sent_at}
     if END_OF[reason] is BatchStatus.COMPLETED:
         values |= {"status": BatchStatus.FINALIZING, "finalizing_at": now}
     return _change(

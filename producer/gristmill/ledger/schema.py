@@ -97,6 +97,8 @@ batches = Table(
     Column("created_at", BigInteger, nullable=False),
     _time("expires_at"),
     _time("in_progress_at"),
+    # When the first of its Shards was; known once it is frozen.
+    _time("first_sent_at"),
     _time("finalizing_at"),
     _time("completed_at"),
     _time("failed_at"),

@@ -16,7 +16,7 @@ def list_rates(conn: Connection, model_name: str, *, since: int, limit: int = 20
 
     Of all tenants, the newest batches first: for control, never for a caller.
     """
-    duration_s = batches.c.finalizing_at - batches.c.in_progress_at
+    duration_s = batches.c.finalizing_at - batches.c.first_sent_at
     tokens = batches.c.prompt_tokens + batches.c.completion_tokens
     query = (
         select(tokens, duration_s)

@@ -1,4 +1,4 @@
-"""Schema 10: what was accepted up to each Segment, in which order."""
+"""Schema 10: what was accepted up to each Segment, in which order; when a batch began to run."""
 
 from __future__ import annotations
 
@@ -13,3 +13,4 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("segments", sa.Column("trail", sa.String))
+    op.add_column("batches", sa.Column("first_sent_at", sa.BigInteger))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -52,15 +51,11 @@ class Nursery:
         if not fifo.exists():
             os.mkfifo(fifo)
         assert self._server.stdin is not None
-        self._server.stdin.write(f"{folder} {STEP_S} {fifo}\n")
+        self._server.stdin.write(f"{folder} {STEP_S} {fifo} {kill_after or 0}\n")
         self._server.stdin.flush()
-        pid = int(self._answer())
-        events = []
+        assert int(self._answer()), "its pid"
         with fifo.open() as lines:
-            for line in lines:
-                events.append(line.strip())
-                if len(events) == kill_after:
-                    os.kill(pid, signal.SIGKILL)
+            events = [line.strip() for line in lines]
         return Life(events, ended=self._answer() == "0")
 
     def close(self) -> None:

@@ -53,10 +53,13 @@ def assert_each_row_once(fleet: Fleet) -> None:
 
 
 def test_a_killed_workers_rows_run_again_within_a_lease_b34_b35(fleet: Fleet) -> None:
+    fleet.step_s = 0.06
+    first, second = fleet.start(), fleet.start()
+    wait_for("both", lambda: all(worker.has_said("health") for worker in fleet.workers))
     with fleet.running():
-        first, second = fleet.start(), fleet.start()
         wait_for("work", lambda: second.shards_begun() and first.shards_begun())
         wait_for("tokens", lambda: fleet.num_decoded() > 60)
+        first.send(signal.SIGSTOP)
         open_shards = first.shards_begun() - first.shards_ended()
         first.send(signal.SIGKILL)
         killed_at = time.monotonic()
@@ -71,6 +74,7 @@ def test_a_killed_workers_rows_run_again_within_a_lease_b34_b35(fleet: Fleet) ->
 
 
 def test_after_sigterm_no_token_is_decoded_twice_b70(fleet: Fleet) -> None:
+    fleet.step_s = 0.06  # there is work left for all of them
     with fleet.running():
         for _ in range(3):
             worker = fleet.start()
@@ -79,6 +83,7 @@ def test_after_sigterm_no_token_is_decoded_twice_b70(fleet: Fleet) -> None:
             worker.send(signal.SIGTERM)
             assert worker.exit_code() == ExitCode.OK
             assert "reason=drained" in worker.log
+        fleet.step_s = 0.01
         fleet.start()
 
     assert_each_row_once(fleet)
@@ -86,11 +91,13 @@ def test_after_sigterm_no_token_is_decoded_twice_b70(fleet: Fleet) -> None:
 
 
 def test_a_frozen_worker_gives_up_and_its_late_results_do_no_harm(fleet: Fleet) -> None:
+    fleet.step_s = 0.06
     with fleet.running():
         zombie = fleet.start()
         wait_for("tokens", lambda: fleet.num_decoded() > 30)
         zombie.send(signal.SIGSTOP)
         held = re.findall(r"attempt began .* shard=(\d+) ", zombie.log)
+        fleet.step_s = 0.03
         other = fleet.start()
         wait_for("a takeover", lambda: any(other.has_said(f" shard={n} ") for n in held))
         zombie.send(signal.SIGCONT)
@@ -147,18 +154,18 @@ def test_an_idle_worker_ends_soon_after_sigterm_and_tells_how_it_is_b70(fleet: F
 
     worker.send(signal.SIGTERM)
 
-    assert worker.exit_code(within_s=3) == ExitCode.OK
+    assert worker.exit_code(within_s=30) == ExitCode.OK
 
 
 def test_a_second_sigterm_ends_at_once_and_the_batch_goes_on_b70(fleet: Fleet) -> None:
-    fleet.step_s = 2.0
+    fleet.step_s = 40.0
     with fleet.running():
         worker = fleet.start()
         wait_for("work", lambda: worker.has_said("attempt began"))
         worker.send(signal.SIGTERM)
         wait_for("a drain", lambda: worker.health("/readyz")[0] == 503)
         worker.send(signal.SIGTERM)
-        assert worker.exit_code(within_s=2) == ExitCode.UNSAVED
+        assert worker.exit_code(within_s=20) == ExitCode.UNSAVED
         fleet.step_s = 0.01
         fleet.start()
 
@@ -174,6 +181,7 @@ def test_a_worker_without_work_ends_when_it_is_told_to(fleet: Fleet) -> None:
 
 
 def test_rows_go_on_while_the_store_is_away(fleet: Fleet) -> None:
+    fleet.step_s = 0.06
     with fleet.running():
         worker = fleet.start()
         wait_for("tokens", lambda: fleet.num_decoded() > 30)

@@ -143,13 +143,13 @@ class ReadUploads:
 
         Any thread may call it.
         """
-        give_way_at = self._monotonic() + slice_s
+        slice_clock = _SliceClock(self._monotonic, slice_s)
         return estimate.estimate_slice(
             self._control,
             waiting,
             self._catalogue,
             self._tokeniser,
-            should_pause=lambda: should_stop() or self._monotonic() >= give_way_at,
+            should_pause=lambda: slice_clock.is_over() or should_stop(),
         )
 
     def read_slice(
@@ -163,7 +163,7 @@ class ReadUploads:
         def open_file() -> BinaryIO:
             return open_rows(self._control.store, batch)
 
-        give_way_at = self._monotonic() + slice_s
+        slice_clock = _SliceClock(self._monotonic, slice_s)
         try:
             model = self._model_of(batch, open_file)
             if model is None:
@@ -175,7 +175,7 @@ class ReadUploads:
                 open_file,
                 model,
                 tokeniser=self._tokeniser(model),
-                should_pause=lambda: should_stop() or self._monotonic() >= give_way_at,
+                should_pause=lambda: slice_clock.is_over() or should_stop(),
             )
         except KeyNotFound:
             self._fail(batch, LineError("input_modified", "The input file is no longer there."))
@@ -239,3 +239,27 @@ class ReadUploads:
                         tokens_per_word=self._word_costs.get(model.name),
                     ),
                 )
+
+
+class _SliceClock:
+    """Asked after each window of a slice, the first of which is always read.
+
+    A slice finds its place by reading all lines before it, whose ids it must know. Where that takes
+    long, the slice goes on for as long as it took, or for `slice_s`: else the slices of a large
+    file would end with the first window each, and do little but find their places.
+    """
+
+    def __init__(self, monotonic: Callable[[], float], slice_s: float) -> None:
+        self._monotonic = monotonic
+        self._slice_s = slice_s
+        self._began_at = monotonic()
+        self._ends_at: float | None = None
+
+    def is_over(self) -> bool:
+        now = self._monotonic()
+        if self._ends_at is None:
+            found_in_s = now - self._began_at
+            self._ends_at = max(
+                self._began_at + self._slice_s, now + min(found_in_s, self._slice_s)
+            )
+        return now >= self._ends_at

@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 
 DISPATCH, ESTIMATE, FINALIZE, INGEST = "dispatch", "estimate", "finalize", "ingest"
 SWEEP, WEBHOOKS = "sweep", "webhooks"
-#: Whoever waits for a thread, as dispatch does, waits no longer than this for a slice to end.
+#: Whoever waits for a thread, as dispatch does, waits about so long for a slice to end: longer when
+#: a file is so large that it takes long to find the place in it.
 SLICE_S = 5.0
 #: A task that says nothing for so long hangs, and is left to others.
 _MAX_HOLD_S = 900.0

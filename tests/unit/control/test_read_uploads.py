@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -115,3 +116,30 @@ def test_an_estimate_whose_file_is_refused_keeps_no_other_waiting(
     with bench.ledger.read() as conn:
         made = [estimates.get(conn, TENANT, name, now=now) for name in ("est_1", "est_2")]
     assert [e and e.status for e in made] == [EstimateStatus.QUEUED, EstimateStatus.COMPLETED]
+
+
+@pytest.mark.parametrize(
+    ("found_in_s", "num_windows"),
+    [(0.0, 5), (1.0, 4), (4.0, 6), (50.0, 6)],
+    ids=["at once", "soon", "nearly a slice", "ten slices"],
+)
+def test_a_slice_reads_on_however_long_it_takes_to_find_its_place(
+    bench: Bench, uploads: ReadUploads, found_in_s: float, num_windows: int
+) -> None:
+    """A window takes a second, a slice five."""
+    bench.batch_id = create(bench, "file-1")
+    num_read = 0
+
+    def slow(*_: Any, should_pause: Callable[[], bool], **__: Any) -> bool:
+        nonlocal num_read
+        bench.clock.advance(found_in_s)
+        while True:
+            bench.clock.advance(1)
+            num_read += 1
+            if should_pause():
+                return False
+
+    with patch.object(read_uploads, "ingest_slice", slow):
+        uploads.read_slice(bench.batch, lambda: False, slice_s=5)
+
+    assert num_read == num_windows

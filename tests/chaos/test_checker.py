@@ -43,7 +43,7 @@ def frozen_in_a_step(arena: Arena, **planted: str) -> None:
     """A worker is frozen for two Leases while its rows run, and another takes them over."""
     arena.step_s = 0.05
     control = arena.start_control(planted=planted.get("control", ""))
-    zombie = arena.start_worker(planted=planted.get("worker", ""))
+    zombie = arena.start_worker(planted=planted.get("worker", ""), step_s=0.1)
     wait_for("tokens", lambda: zombie.has_passed("decoding"))
     arena.hurt(zombie, signal.SIGSTOP)
     frozen_at = time.monotonic()
@@ -64,7 +64,7 @@ def two_results_of_a_row(arena: Arena, **planted: str) -> None:
     arena.hurt(control, signal.SIGSTOP)
     other = arena.start_worker()
     num_shards = NUM_ROWS // arena.shard_max_jobs
-    wait_for("the rest", lambda: len(_passed(other, "acked")) == num_shards, patience_s=20)
+    wait_for("the rest", lambda: len(_passed(other, "acked")) == num_shards)
     arena.hurt(zombie, signal.SIGCONT)
     wait_for("results too late", lambda: any(e["seq"] for e in _passed(zombie, "rang")))
     arena.hurt(control, signal.SIGCONT)

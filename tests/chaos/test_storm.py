@@ -35,6 +35,7 @@ def test_a_short_storm_changes_nothing(folder: Path) -> None:
         seed=20261130,
         pause_s=0.25,
         num_faults=12,
+        step_s=0.04,
     )
 
     assert report.num_rows == 300 and report.violations == []

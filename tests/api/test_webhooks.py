@@ -122,6 +122,41 @@ def test_a_batch_brings_its_own_url(house: House, receiver: Receiver, tenant: st
     assert refusal.value.code == "idempotency_key_reused"
 
 
+def test_a_request_that_is_sent_again_is_the_same_whatever_url_its_batch_got_since(
+    house: House, receiver: Receiver, tenant: str
+) -> None:
+    client = house.client(tenant)
+    file = house.upload(make_lines(2), tenant_id=tenant)
+
+    def create(key: str, extra: dict[str, Any]) -> Any:
+        return client.batches.create(
+            input_file_id=file.id,
+            endpoint="/v1/completions",
+            completion_window="24h",
+            extra_body=extra,
+            extra_headers={"Idempotency-Key": key},
+        )
+
+    house.pause_ingest()
+    plain, url = create("plain", {}), {"webhook_url": receiver.url}
+    client.post(f"/batches/{plain.id}/webhook", body=url, cast_to=object)
+    with_url = create("with-url", url)
+    of_batch: Any = client.post(f"/batches/{with_url.id}/webhook", body=url, cast_to=object)
+    client.webhooks.update(of_batch["id"], url=f"{receiver.url}/b")
+
+    assert create("plain", {}).id == plain.id
+    again = create("with-url", url)
+    assert (again.id, again.webhook_url) == (with_url.id, f"{receiver.url}/b")
+    for key, other in (
+        ("plain", url),
+        ("with-url", {}),
+        ("with-url", {"webhook_url": f"{receiver.url}/b"}),
+    ):
+        with pytest.raises(openai.BadRequestError):
+            create(key, other)
+    house.resume_ingest()
+
+
 def test_a_retried_batch_tells_the_url_of_the_first(
     house: House, receiver: Receiver, tenant: str
 ) -> None:

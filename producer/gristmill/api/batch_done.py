@@ -62,7 +62,7 @@ def tell_when_done(
                 param="batch_id",
                 code="batch_ended",
             )
-        endpoint = replace(wanted, batch_id=batch_id)
+        endpoint = replace(wanted, batch_id=batch_id, asked_url=None)
         webhooks.add(conn, endpoint)
     log.info(
         "batch webhook set tenant=%s batch=%s endpoint=%s", caller.tenant_id, batch_id, endpoint.id

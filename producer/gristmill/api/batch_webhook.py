@@ -47,6 +47,7 @@ def webhook_of(api: Api, tenant_id: str, fields: WebhookFields) -> WebhookEndpoi
         tenant_id=tenant_id,
         name="",
         url=fields.webhook_url,
+        asked_url=fields.webhook_url,
         event_types=tuple(dict.fromkeys(kind.value for kind in fields.webhook_event_types)),
         secret=fields.webhook_secret or new_secret(),
         created_at=api.now,
@@ -55,9 +56,9 @@ def webhook_of(api: Api, tenant_id: str, fields: WebhookFields) -> WebhookEndpoi
 
 
 def is_same_webhook(api: Api, batch: Batch, fields: WebhookFields) -> bool:
-    """Whether the batch, which was made before, has this URL."""
+    """Whether the batch, which was made before, was asked for with this URL."""
     found = _found(api, batch)
-    return (found.url if found else None) == fields.webhook_url
+    return (found.asked_url if found else None) == fields.webhook_url
 
 
 def with_webhook(

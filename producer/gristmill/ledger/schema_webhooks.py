@@ -18,6 +18,8 @@ webhook_endpoints = Table(
     Column("batch_id", String),
     Column("name", String, nullable=False),
     Column("url", String, nullable=False),
+    # What the request for its batch brought; null when the batch was given a URL later.
+    Column("asked_url", String),
     Column("event_types", JSON, nullable=False),
     # As the receiver has it, since each delivery is signed with it; empty once it is deleted.
     Column("secret", String, nullable=False),

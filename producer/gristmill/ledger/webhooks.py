@@ -50,6 +50,8 @@ class WebhookEndpoint:
     failing_since: int | None = None
     retry_at: int | None = None
     last_success_at: int | None = None
+    #: What the request for its batch brought, whatever `url` is now.
+    asked_url: str | None = None
 
     def live_secrets(self, now: float) -> tuple[str, ...]:
         """Those that sign, the newest first: two for a while after a rotation."""

@@ -1,4 +1,7 @@
-"""Schema 10: what was accepted up to each Segment, in which order; when a batch began to run."""
+"""Schema 10: what was accepted up to each Segment, and in which order; when a batch began to run.
+
+And the URL that a batch was asked for with.
+"""
 
 from __future__ import annotations
 
@@ -14,3 +17,5 @@ depends_on = None
 def upgrade() -> None:
     op.add_column("segments", sa.Column("trail", sa.String))
     op.add_column("batches", sa.Column("first_sent_at", sa.BigInteger))
+    op.add_column("webhook_endpoints", sa.Column("asked_url", sa.String))
+    op.execute("UPDATE webhook_endpoints SET asked_url = url WHERE batch_id IS NOT NULL")

@@ -198,6 +198,22 @@ def test_a_url_of_a_batch_is_checked_before_there_is_a_batch(
     assert house.client(tenant).batches.list().data == []
 
 
+def test_a_rotation_whose_first_try_was_lost_is_made_whatever_else_was_changed_just_now(
+    house: House, receiver: Receiver, tenant: str
+) -> None:
+    client = house.client(tenant)
+    made = listen(client, receiver, ["batch.completed"])
+    client.webhooks.update(made.id, name="new")
+    again = {"x-stainless-retry-count": "1"}
+
+    rotated = client.webhooks.rotate_secret(made.id, extra_headers=again)
+    client.webhooks.update(made.id, name="newer")
+    resent = client.webhooks.rotate_secret(made.id, extra_headers=again)
+
+    assert rotated.signing_secret != made.signing_secret
+    assert resent.signing_secret == rotated.signing_secret
+
+
 def test_a_secret_is_rotated_with_and_without_an_overlap(
     house: House, receiver: Receiver, tenant: str
 ) -> None:

@@ -211,13 +211,16 @@ def rotate_secret(
         current = webhooks.get(conn, endpoint.tenant_id, endpoint.id, for_update=True)
         if current is None:
             raise not_found("webhook endpoint", endpoint.id, param="webhook_endpoint_id")
-        if is_resent(retry_count) and now - current.updated_at <= RESEND_WINDOW_S:
+        rotated_at = current.secret_rotated_at
+        was_rotated = rotated_at is not None and now - rotated_at <= RESEND_WINDOW_S
+        if is_resent(retry_count) and was_rotated:
             return endpoint_with_secret(current)
         is_kept = body.keep_old_secret_active_for_24_hours
         changed = {
             "secret": new_secret(),
             "old_secret": current.secret if is_kept else None,
             "old_secret_until": now + _OVERLAP_S if is_kept else None,
+            "secret_rotated_at": now,
             "updated_at": now,
         }
         webhooks.change(conn, current, changed)

@@ -26,6 +26,7 @@ webhook_endpoints = Table(
     # Signs as well until then.
     Column("old_secret", String),
     Column("old_secret_until", BigInteger),
+    Column("secret_rotated_at", BigInteger),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     Column("disabled_at", BigInteger),

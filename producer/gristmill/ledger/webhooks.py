@@ -43,6 +43,7 @@ class WebhookEndpoint:
     batch_id: str | None = None
     old_secret: str | None = field(default=None, repr=False)
     old_secret_until: int | None = None
+    secret_rotated_at: int | None = None
     disabled_at: int | None = None
     disabled_reason: str | None = None
     deleted_at: int | None = None

@@ -206,7 +206,7 @@ def test_a_request_too_many_is_told_when_to_come_back(narrow: House) -> None:
     assert headers["x-request-id"].startswith("req_")
 
 
-def test_whoever_shows_many_wrong_keys_waits_and_known_keys_do_not(narrow: House) -> None:
+def test_whoever_shows_many_wrong_keys_waits_and_live_keys_do_not(narrow: House) -> None:
     known = narrow.client("known")
     at_second(narrow, 20)
     known.models.list()
@@ -219,7 +219,9 @@ def test_whoever_shows_many_wrong_keys_waits_and_known_keys_do_not(narrow: House
     answers = [show(new_key_text()) for _ in range(3)]
     with patch("gristmill.api.access.BELIEVED_S", -1.0):  # it is looked up again
         known.models.list()
+    narrow.client("never seen before").models.list()
+    answers.append(show("gm_wrong"))
     at_second(narrow, 1)
 
-    assert answers == [(401, "invalid_api_key")] * 2 + [(429, "rate_limit_exceeded")]
+    assert answers == [(401, "invalid_api_key")] * 2 + [(429, "rate_limit_exceeded")] * 2
     assert show("gm_wrong") == (401, "invalid_api_key")

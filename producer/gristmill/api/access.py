@@ -97,12 +97,6 @@ class Access:
             return None
         return self._caller(found)
 
-    def was_live(self, text: str) -> bool:
-        """Whether this process has let in this very key before."""
-        shown = parse_key_text(text)
-        with self._lock:
-            return shown is not None and shown.digest(self._pepper) in self._believed
-
     def find(self, text: str) -> Caller | None:
         """Who shows this key; None when it is no live key. Raises StoreError."""
         shown = parse_key_text(text)

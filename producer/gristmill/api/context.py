@@ -14,6 +14,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from gristmill.api.access import Access, Caller, Scope
 from gristmill.api.failures import ApiError, too_many
+from gristmill.api.key_text import parse_key_text
 from gristmill.control.outlook import Outlook
 from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.quick_look import QuickLook, quick_look
@@ -83,18 +84,21 @@ async def _caller_of(
 
 
 async def _look_up(request: Request, api: Api, text: str) -> Caller:
-    """Raises ApiError: 401, or 429 for an address that has shown many wrong keys."""
+    """Raises ApiError: 401, or 429 for one wrong key more from an address that has shown many."""
     address = request.client.host if request.client else ""
     failed_logins = api.access.failed_logins
     wait_s = failed_logins.wait_s(address, api.settings.failed_logins_per_min)
-    # Whoever shares an address with somebody who guesses keys is not locked out with him.
-    if wait_s and not api.access.was_live(text):
+    # Whoever shares an address with somebody who guesses keys, as all do behind some balancers,
+    # is not locked out with him: a live key is let in, and so it is always looked for.
+    can_be_live = not wait_s or parse_key_text(text) is not None
+    caller = await run_in_threadpool(api.access.find, text) if can_be_live else None
+    if caller is None and wait_s:
         raise too_many(
-            "Many wrong API keys came from your address. Wait a moment, then send a live one.",
+            "Many wrong API keys came from your address, and this is one more. Send a live one, "
+            "or wait a moment.",
             kind="requests",
             wait_s=wait_s,
         )
-    caller = await run_in_threadpool(api.access.find, text)
     if caller is None:
         failed_logins.add(address)
         raise ApiError(

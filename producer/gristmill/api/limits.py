@@ -105,7 +105,7 @@ class FailedLogins:
         self._counts: dict[str, int] = {}
 
     def wait_s(self, address: str, limit: int) -> float:
-        """Seconds until the address may show another key that is not known yet; 0 is now."""
+        """Seconds until the address may show another wrong key; 0 is now."""
         with self._lock:
             self._turn()
             if self._counts.get(address, 0) < limit:

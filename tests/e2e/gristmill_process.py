@@ -70,12 +70,12 @@ class Gristmill:
         )
 
     @contextmanager
-    def started(self, *options: str) -> Iterator[subprocess.Popen[str]]:
+    def started(self, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
         """The command running; it is killed when a test leaves it behind."""
         process = subprocess.Popen(
             self.command(*options),
             cwd=self.folder,
-            env=self._environment({}),
+            env=self._environment(environment),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
@@ -87,17 +87,18 @@ class Gristmill:
             process.kill()
             process.communicate()
 
-    def wait_for_segments(self, process: subprocess.Popen[str], count: int = 1) -> None:
-        """Until the process has stored this many Segments, and so is in the middle of its work."""
-        deadline = time.monotonic() + 120
-        while self.num_segments() < count:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline, "no Segment was stored"
-            time.sleep(0.02)
-
-    def num_segments(self) -> int:
-        work = self.folder / "out.jsonl.work"
-        return sum(path.is_file() for path in work.rglob("segments/*/*/*"))
+    @contextmanager
+    def held(self, *options: str, segments: int = 1) -> Iterator[subprocess.Popen[str]]:
+        """The command in the middle of its work: it holds still where it has stored so many
+        Segments, however quick the machine is, until it gets SIGCONT or SIGKILL.
+        """
+        with self.started(*options, GRISTMILL_CRASH_POINT=f"stored=freeze:{segments}") as process:
+            deadline = time.monotonic() + 120
+            while not _is_stopped(process):
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < deadline, "too few Segments were stored"
+                time.sleep(0.02)
+            yield process
 
     @property
     def output(self) -> Path:
@@ -113,3 +114,9 @@ class Gristmill:
         own = {"GRISTMILL_CACHE_DIR": str(cache_dir), "GRISTMILL_NUM_THREADS": "1"}
         inherited = {k: v for k, v in os.environ.items() if k[:9] != "GRISTMILL"}
         return {**inherited, **own, **extra}
+
+
+def _is_stopped(process: subprocess.Popen[str]) -> bool:
+    """Whether it holds still since a SIGSTOP. Asked once: the answer is not given again."""
+    found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG)
+    return found is not None and found.si_pid == process.pid

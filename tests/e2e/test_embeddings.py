@@ -95,8 +95,8 @@ def test_vectors_of_a_killed_run_are_those_of_one_that_was_not(gristmill: Gristm
     whole = {row["custom_id"]: vectors(row) for row in read_lines(gristmill.output)}
     gristmill.output.unlink()
 
-    with gristmill.started("--flush-interval", "10ms", "--max-num-seqs", "2") as process:
-        gristmill.wait_for_segments(process, 3)
+    options = ("--flush-interval", "1ms", "--max-num-seqs", "2")
+    with gristmill.held(*options, segments=3) as process:
         process.kill()
         process.wait()
     done = gristmill.run()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from gristmill_process import Gristmill, answers_of, chat_line
 
-#: Long enough that a signal lands in the middle, with a Segment every tenth of a second.
+#: Long enough that with such a flush interval the first Segments hold a small part of the work.
 LINES = [
     chat_line(
         f"row-{i}",
@@ -21,7 +21,7 @@ LINES = [
     )
     for i in range(40)
 ]
-OPTIONS = ("--flush-interval", "100ms", "--max-num-seqs", "4")
+OPTIONS = ("--flush-interval", "10ms", "--max-num-seqs", "4")
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +35,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> l
 
 def test_ctrl_c_keeps_the_work_and_the_same_command_goes_on(gristmill, undisturbed):
     gristmill.write(LINES)
-    with gristmill.started(*OPTIONS) as process:
-        gristmill.wait_for_segments(process)
+    with gristmill.held(*OPTIONS) as process:
         process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGCONT)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert "Press Ctrl-C again to end at once" in stderr
@@ -59,9 +59,7 @@ def test_ctrl_c_keeps_the_work_and_the_same_command_goes_on(gristmill, undisturb
 def test_kill_9_twice_and_the_files_are_the_same(gristmill, undisturbed):
     gristmill.write(LINES)
     for _ in range(2):
-        before = gristmill.num_segments()
-        with gristmill.started(*OPTIONS) as process:
-            gristmill.wait_for_segments(process, before + 2)
+        with gristmill.held(*OPTIONS, segments=3) as process:
             process.kill()
 
     done = gristmill.run(*OPTIONS, "--json")
@@ -73,8 +71,7 @@ def test_kill_9_twice_and_the_files_are_the_same(gristmill, undisturbed):
 
 def test_another_input_under_the_same_work_folder_is_refused(gristmill):
     gristmill.write(LINES)
-    with gristmill.started(*OPTIONS) as process:
-        gristmill.wait_for_segments(process)
+    with gristmill.held(*OPTIONS) as process:
         process.kill()
     gristmill.write(LINES[:-1])
 
@@ -88,13 +85,10 @@ def test_another_input_under_the_same_work_folder_is_refused(gristmill):
 
 def test_a_second_process_on_the_same_work_folder_is_refused(gristmill):
     gristmill.write(LINES)
-    with gristmill.started(*OPTIONS) as process:
-        gristmill.wait_for_segments(process)
-        # Held in the middle: a quick machine would have finished before the second one looks.
-        process.send_signal(signal.SIGSTOP)
-        assert process.poll() is None
-
+    # Held in the middle: a quick machine would have finished before the second one looks.
+    with gristmill.held(*OPTIONS) as process:
         done = gristmill.run(*OPTIONS)
+        assert process.poll() is None
 
     assert done.returncode == 2
     assert "out.jsonl.work" in done.stderr

@@ -124,10 +124,10 @@ def test_B06_tools_are_called_where_they_must_be(undisturbed: Gristmill) -> None
 
 def test_kill_9_and_the_answers_are_the_same(undisturbed: Gristmill, tmp_path: Path) -> None:
     gristmill = Gristmill(tmp_path, undisturbed.model)
-    options = ("--flush-interval", "50ms", "--max-num-seqs", "2")  # and preempted, in other company
+    options = ("--flush-interval", "10ms", "--max-num-seqs", "2")  # and preempted, in other company
     gristmill.write(lines())
-    with gristmill.started(*options) as process:
-        gristmill.wait_for_segments(process, 5)  # more than what a row refused and a beginning take
+    # More than what a row refused and a beginning take.
+    with gristmill.held(*options, segments=5) as process:
         process.kill()
 
     done = gristmill.run(*options, "--json")

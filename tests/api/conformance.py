@@ -221,16 +221,14 @@ def check_7_ends(stage: Stage) -> None:
 
     many = [line(f"r{i}") for i in range(24)]
     for how in ("cancelled", "expired"):
-        stage.do("slow")
+        stage.do("pause_midway")
         batch = create(client, many, completion_window="1h")
         batch = wait(client, batch, lambda b: b.request_counts and b.request_counts.completed)
-        stage.do("pause")
         try:
             if how == "cancelled":
                 assert client.batches.cancel(batch.id).status == "cancelling"
             else:
                 stage.do("ahead", seconds=3601)
-            stage.do("resume")
             ended = wait(client, batch)
             status, completed, failed = counts_of(client, ended)
         finally:

@@ -1,4 +1,7 @@
-"""`gristmill` with a FakeEngine instead of a model's: `fake_up.py STEP_S ARGUMENTS…`."""
+"""`gristmill` with a FakeEngine instead of a model's: `fake_up.py ROWS ARGUMENTS…`.
+
+After so many rows, or a few more, nothing is decoded any more; 0: all goes on.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ class RealClock:
 
 
 def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:
-    engine = FakeEngine(clock=RealClock(), step_s=float(sys.argv[1]))  # type: ignore[arg-type]
+    engine = FakeEngine(clock=RealClock(), step_s=0.001)  # type: ignore[arg-type]
+    engine.pauses_after = int(sys.argv[1]) or None
     return Worker(engine, queue, store, config)
 
 

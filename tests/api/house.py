@@ -25,7 +25,7 @@ from gristmill.compute import WorkerConfig
 from gristmill.local.data_folder import DataFolder
 from gristmill.local.service import Service
 from gristmill.models import find_model
-from gristmill.queues.base import Queue
+from gristmill.queues.base import BULK_LANE, Queue
 from gristmill.settings import Settings
 from gristmill.stores.base import Store
 from gristmill_worker.worker import Worker
@@ -123,7 +123,7 @@ class House:
             try:
                 yield cls(service, folder, clock, made, engine, data)
             finally:
-                engine.paused = False
+                engine.resume()
                 stop.set()
                 thread.join(60)
         assert not failures, failures
@@ -146,6 +146,16 @@ class House:
 
     def resume_ingest(self) -> None:
         self._uploads.stop()
+
+    def pause_midway(self, num_rows: int = 4) -> None:
+        """From now on so many rows are answered, or a few more; then all decoding is held up."""
+        # What is left of a batch that was cancelled is not what is counted.
+        self.wait_for(lambda: not self.engine.num_live and not self._num_sent())
+        self.engine.pauses_after = num_rows
+
+    def _num_sent(self) -> int:
+        stats = self.service.control.queue.stats(BULK_LANE)
+        return stats.visible + stats.leased
 
     @contextmanager
     def slow(self) -> Iterator[None]:

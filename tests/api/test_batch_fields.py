@@ -107,8 +107,9 @@ def test_a_limit_of_the_cost_fails_a_batch_whose_model_has_no_price(priced: Hous
 
 
 def test_a_budget_that_is_used_up_keeps_what_is_finished(priced: House) -> None:
-    with priced.slow():
-        batch = priced.wait(priced.create(make_lines(60), extra_body={"max_total_tokens": 60}))
+    priced.pause_midway(8)  # of ten tokens or more, prompts included
+    batch = priced.wait(priced.create(make_lines(60), extra_body={"max_total_tokens": 60}))
+    priced.engine.resume()
 
     output, errors = priced.lines(batch.output_file_id), priced.lines(batch.error_file_id)
     assert batch.status == "completed" and batch.request_counts is not None
@@ -121,7 +122,7 @@ def test_a_budget_that_is_used_up_keeps_what_is_finished(priced: House) -> None:
 
 def test_progress_says_what_a_batch_waits_for_and_until_when(priced: House) -> None:
     priced.pause_ingest()
-    waiting = priced.create(make_lines(40))
+    waiting = priced.create(make_lines(200))  # far more than there is time for
     priced.resume_ingest()
     with priced.slow():
         running = priced.wait(
@@ -135,6 +136,9 @@ def test_progress_says_what_a_batch_waits_for_and_until_when(priced: House) -> N
             running, lambda b: (extra(b)["progress"] or {}).get("completes_at") or b.completed_at
         )
         progress = extra(measured)["progress"]
+        for batch in (running, behind):
+            priced.client().batches.cancel(batch.id)
+            priced.wait(batch)
 
     assert extra(waiting)["progress"]["phase"] == "validating"
     assert extra(waiting)["progress"]["completes_at"] is None

@@ -43,13 +43,13 @@ def later(house: House, seconds: float) -> Iterator[None]:
 
 
 def cancel_midway(house: House, lines: list[str]) -> Batch:
-    with house.slow():
-        batch = house.create(lines, metadata={"a": "b"}, completion_window="7d")
-        batch = house.wait(batch, lambda b: b.request_counts and b.request_counts.completed >= 2)
-        house.engine.paused = True
+    house.pause_midway()
+    batch = house.create(lines, metadata={"a": "b"}, completion_window="7d")
+    batch = house.wait(batch, lambda b: b.request_counts and b.request_counts.completed >= 2)
     house.client().batches.cancel(batch.id)
-    house.engine.paused = False
-    return house.wait(batch)
+    ended = house.wait(batch)
+    house.engine.resume()
+    return ended
 
 
 def test_a_retry_runs_the_rows_that_have_no_answer_as_they_would_have_run(house: House) -> None:

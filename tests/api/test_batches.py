@@ -103,15 +103,14 @@ def test_a_url_that_is_not_the_endpoint_fails_the_batch(house: House) -> None:
 
 def test_cancelled_midway_keeps_what_is_finished(house: House) -> None:
     client = house.client()
-    with house.slow():
-        batch = house.create(make_lines(32))
-        batch = house.wait(batch, lambda b: b.request_counts and b.request_counts.completed >= 2)
-        house.engine.paused = True
+    house.pause_midway()
+    batch = house.create(make_lines(32))
+    batch = house.wait(batch, lambda b: b.request_counts and b.request_counts.completed >= 2)
 
     cancelled = client.batches.cancel(batch.id)
     again = client.batches.cancel(batch.id)
-    house.engine.paused = False
     batch = house.wait(cancelled)
+    house.engine.resume()
 
     assert cancelled.status == "cancelling" and cancelled.cancelling_at
     assert again.status in ("cancelling", "cancelled")
@@ -172,14 +171,11 @@ def test_a_finished_batch_cannot_be_cancelled(house: House) -> None:
 def test_B41_a_batch_out_of_time_keeps_what_is_finished() -> None:
     with House.opened() as house:
         lines = [make_line(f"row-{i}") for i in range(23)]
-        with house.slow():
-            batch = house.create(lines, completion_window="10s")
-            batch = house.wait(
-                batch, lambda b: b.request_counts and b.request_counts.completed >= 3
-            )
-            house.engine.paused = True
+        house.pause_midway()
+        batch = house.create(lines, completion_window="10m")
+        batch = house.wait(batch, lambda b: b.request_counts and b.request_counts.completed >= 3)
 
-        house.clock.ahead_s += 11
+        house.clock.ahead_s += 601
         batch = house.wait(batch)
 
         output, errors = house.lines(batch.output_file_id), house.lines(batch.error_file_id)

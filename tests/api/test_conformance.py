@@ -44,11 +44,11 @@ class Hand:
         self.house.engine.paused = True
 
     def resume(self) -> None:
-        self.house.engine.paused, self.house.engine.step_s = False, 0.002
+        self.house.engine.resume()
 
-    def slow(self) -> None:
-        """A row takes about half a second."""
-        self.house.engine.step_s = 0.04
+    def pause_midway(self) -> None:
+        """Some rows are answered, then nothing is decoded any more."""
+        self.house.pause_midway()
 
     def ahead(self, seconds: float) -> None:
         """So far is the service's time put forward."""

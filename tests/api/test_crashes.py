@@ -46,7 +46,7 @@ def test_B47_a_service_that_dies_midway_and_while_it_finalizes_has_each_row_once
     for i in range(0, 40, 8):
         lines[i] = make_line(f"row-{i}", best_of=3)
     with folder_with_model() as folder:
-        up = Up(folder, step_s=0.03)
+        up = Up(folder, pauses_after=15)
         key = up.first_key()
         client = up.client(key)
         file = client.files.create(file=("in.jsonl", as_file(lines)), purpose="batch")

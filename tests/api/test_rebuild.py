@@ -38,10 +38,9 @@ def test_the_truth_is_found_again_beside_a_newer_store(kind: str) -> None:
                 source.backup(target)
             after = house.wait(house.create(lines, metadata={"when": "after the copy"}))
             upload = house.upload(make_lines(2))
-            with house.slow():
-                running = house.create(make_lines(30))
-                house.wait(running, lambda b: b.request_counts and b.request_counts.completed)
-                house.engine.paused = True
+            house.pause_midway()
+            running = house.create(make_lines(30))
+            house.wait(running, lambda b: b.request_counts and b.request_counts.completed)
             files = {
                 file_id: house.client().files.content(file_id).content
                 for batch in (before, after)

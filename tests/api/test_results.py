@@ -28,15 +28,17 @@ def results(house: House, batch: Batch, **query: Any) -> list[dict[str, Any]]:
 
 
 def test_results_are_read_on_while_the_batch_runs(house: House) -> None:
-    with house.slow():
-        batch = house.create([*make_lines(20), make_line("bad", best_of=3)])
-        found: list[dict[str, Any]] = []
-        batch = house.wait(batch, lambda b: b.status != "validating")
-        while batch.status not in ("completed", "failed"):
-            found += results(house, batch, after=found[-1]["cursor"] if found else None, limit=3)
-            batch = house.client().batches.retrieve(batch.id)
-        while some := results(house, batch, after=found[-1]["cursor"], limit=3):
-            found += some
+    house.pause_midway()
+    batch = house.create([*make_lines(20), make_line("bad", best_of=3)])
+    batch = house.wait(batch, lambda b: b.request_counts and b.request_counts.completed)
+    found = results(house, batch, limit=3)
+    assert found and batch.status == "in_progress"
+    house.engine.resume()
+    while batch.status not in ("completed", "failed"):
+        found += results(house, batch, after=found[-1]["cursor"], limit=3)
+        batch = house.client().batches.retrieve(batch.id)
+    while some := results(house, batch, after=found[-1]["cursor"], limit=3):
+        found += some
 
     from_files = [*house.lines(batch.output_file_id), *house.lines(batch.error_file_id)]
     by_id = {line["custom_id"]: line for line in from_files}

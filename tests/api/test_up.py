@@ -34,7 +34,7 @@ def wait_for(is_so: Callable[[], Any]) -> Any:
 class Up:
     """One start of `gristmill up` in a folder."""
 
-    def __init__(self, folder: Path, *, step_s: float = 0.0, crash_point: str = "") -> None:
+    def __init__(self, folder: Path, *, pauses_after: int = 0, crash_point: str = "") -> None:
         self._folder = folder
         environ = {
             **os.environ,
@@ -48,7 +48,7 @@ class Up:
         self.out, self.err = folder / f"out-{time.time()}", folder / f"err-{time.time()}"
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, str(CHILD), str(step_s), *arguments],
+                [sys.executable, str(CHILD), str(pauses_after), *arguments],
                 stdout=out,
                 stderr=err,
                 env=environ,
@@ -93,7 +93,7 @@ def gristmill(*arguments: str, **environ: str) -> subprocess.CompletedProcess[st
 
 def test_a_service_that_is_killed_goes_on_where_it_was_and_stops_cleanly() -> None:
     with folder_with_model() as folder:
-        first = Up(folder, step_s=0.05)
+        first = Up(folder, pauses_after=3)
         key = first.first_key()
         client = first.client(key)
         file = client.files.create(file=("in.jsonl", as_file(make_lines(40))), purpose="batch")

@@ -33,7 +33,10 @@ def test_every_end_and_progress_are_told(house: House, receiver: Receiver, tenan
     house.clock.ahead_s += 2
     wait_until(lambda: "batch.expired" in receiver.events)
     house.resume_ingest()
+    house.pause_midway(20)
     house.create(make_lines(40), tenant_id=tenant)
+    wait_until(lambda: "batch.progress" in receiver.events)
+    house.engine.resume()
 
     wait_until(lambda: "batch.completed" in receiver.events)
 

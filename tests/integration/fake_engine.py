@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -84,6 +85,9 @@ class FakeEngine:
         self.live: dict[str, _Live] = {}
         #: While set, time goes by and nothing is decoded.
         self.paused = False
+        #: So many answers on, or a few more, it is paused.
+        self.pauses_after: int | None = None
+        self._counting = threading.Lock()
         self.decoded: list[tuple[tuple[int, ...], int]] = []
         self._on_decode = on_decode or (lambda prompt, i: self.decoded.append((prompt, i)))
 
@@ -112,6 +116,11 @@ class FakeEngine:
     def generated(self, seq_id: str) -> Generated:
         return self.live[seq_id].generated()
 
+    def resume(self) -> None:
+        """From now on there is no pause, nor one to come."""
+        with self._counting:
+            self.paused, self.pauses_after = False, None
+
     def step(self) -> StepOutput:
         self.clock.advance(self.step_s)
         finished, advanced = [], []
@@ -134,6 +143,11 @@ class FakeEngine:
                     finished.append(self._finished(seq_id, live))
         for end in finished:
             del self.live[end.seq_id]
+        with self._counting:
+            if self.pauses_after is not None:
+                self.pauses_after -= len(finished)
+                if self.pauses_after <= 0:
+                    self.paused, self.pauses_after = True, None
         return StepOutput(finished, num_decode_tokens=len(advanced), advanced=advanced)
 
     def _finished(self, seq_id: str, live: _Live) -> Finished:

@@ -22,10 +22,10 @@ ARGS ?=
 help:  ## List the targets
 	@sed -nE 's/^([a-z-]+):.*##[[:space:]]*(.*)/make \1\t\2/p' Makefile | expand -t 16
 
-run: $(STAMP)  ## Answer examples/requests.jsonl with a small model and show some answers
+run: $(STAMP)  ## Answer producer/examples/requests.jsonl with a small model and show some answers
 	@mkdir -p out
-	$(BIN)/gristmill run examples/requests.jsonl -o out/answers.jsonl --model $(MODEL) $(ARGS)
-	@$(BIN)/python examples/show.py examples/requests.jsonl out/answers.jsonl
+	$(BIN)/gristmill run producer/examples/requests.jsonl -o out/answers.jsonl --model $(MODEL) $(ARGS)
+	@$(BIN)/python producer/examples/show.py producer/examples/requests.jsonl out/answers.jsonl
 
 # Two workers on two cores: one thread of torch in each, or they fight over the cores.
 test: $(STAMP)  ## Run the tests but the long ones; ARGS='-k word' is passed on

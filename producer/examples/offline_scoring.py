@@ -29,7 +29,7 @@ from gristmill.score import (
 MODEL = sys.argv[1] if len(sys.argv) > 1 else "smollm2-135m"
 NUM_ROWS = int(sys.argv[2]) if len(sys.argv) > 2 else 1000
 FOLDER = Path(sys.argv[3] if len(sys.argv) > 3 else ".")
-REVIEWS = Path(__file__).parents[2] / "examples/reviews.csv"
+REVIEWS = Path(__file__).with_name("reviews.csv")
 
 # %% Which of two words does the model find likelier behind each review?
 sentiment = Choices(

@@ -14,7 +14,7 @@ from gristmill_process import COMMAND, read_lines
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLES = ROOT / "examples" / "requests.jsonl"
+EXAMPLES = ROOT / "producer/examples/requests.jsonl"
 
 
 def json_blocks() -> list[object]:
@@ -108,7 +108,7 @@ def test_the_examples_are_all_answered_and_shown(smollm2_folder, tmp_path):
         env=environment,
     )
     shown = subprocess.run(
-        [sys.executable, ROOT / "examples" / "show.py", EXAMPLES, output],
+        [sys.executable, ROOT / "producer/examples/show.py", EXAMPLES, output],
         capture_output=True,
         text=True,
     )

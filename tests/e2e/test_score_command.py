@@ -169,7 +169,7 @@ def test_the_example_of_offline_scoring_runs(
 def test_the_reviews_of_the_readme_are_told_apart_by_the_real_model(
     smollm2_folder: Path, tmp_path: Path
 ) -> None:
-    reviews = Path(__file__).parents[2] / "examples/reviews.csv"
+    reviews = Path(__file__).parents[2] / "producer/examples/reviews.csv"
     task = Choices(
         Prompt(Template("Review: {text}\nThe sentiment of this review is "), chat=False),
         tuple(map(Template, LABELS)),

@@ -1,4 +1,4 @@
-"""The two terminals of examples/takeover.md, command for command, on a tiny model."""
+"""The two terminals of producer/examples/takeover.md, command for command, on a tiny model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests" / "services"))
 from aws_server import running_aws  # noqa: E402
 from redis_server import RedisProcess  # noqa: E402
 
-TEXT = (ROOT / "examples" / "takeover.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "producer/examples/takeover.md").read_text(encoding="utf-8")
 #: Long rows: some seconds of work, in the middle of which there is time to kill.
 NUM_ROWS, NUM_TOKENS = 96, 300
 PATIENCE_S = 120.0
@@ -92,8 +92,8 @@ def test_a_worker_killed_in_the_middle_of_a_batch_is_replaced_as_shown(
         chat_line(f"r{idx}", f"Count to {idx}.", max_tokens=NUM_TOKENS, ignore_eos=True)
         for idx in range(NUM_ROWS)
     ]
-    (tmp_path / "examples").mkdir()
-    requests = tmp_path / "examples" / "requests.jsonl"
+    (tmp_path / "producer/examples").mkdir(parents=True)
+    requests = tmp_path / "producer/examples/requests.jsonl"
     requests.write_text("".join(f"{line}\n" for line in map(json.dumps, lines)))
     redis = RedisProcess("redis6").start()
     terminals: list[Terminal] = []
@@ -153,6 +153,6 @@ def test_the_text_shows_what_is_run() -> None:
         "export",
         "python",
     ]
-    assert first[-1].startswith("gristmill run examples/requests.jsonl ")
+    assert first[-1].startswith("gristmill run producer/examples/requests.jsonl ")
     assert "kill -9 $!" in second
     assert second[-1].startswith("gristmill worker ")

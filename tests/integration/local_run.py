@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from fake_engine import FakeEngine
 from pipeline import read_lines
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from gristmill import local
+from gristmill import compute, local
 from gristmill.compute import WorkerConfig
 from gristmill.queues.base import Queue
 from gristmill.settings import Settings
@@ -125,8 +126,13 @@ class Desk:
             )
             return Worker(engine, queue, store, config)
 
-        with patch("gristmill.local.pipeline.find_worker", lambda: build):
-            yield
+        before = getattr(_own, "build", None)
+        with patch("gristmill.local.pipeline.find_worker", _find_worker):
+            _own.build = build
+            try:
+                yield
+            finally:
+                _own.build = before
 
     @property
     def answers(self) -> list[dict[str, Any]]:
@@ -135,6 +141,15 @@ class Desk:
     @property
     def failures(self) -> list[dict[str, Any]]:
         return read_lines(self.errors.read_bytes())
+
+
+#: Desks run in several threads at once, and some outlive their test: each thread has its own
+#: worker, and whoever has none the real one, in whatever order the patches are undone.
+_own = threading.local()
+
+
+def _find_worker() -> Any:
+    return getattr(_own, "build", None) or compute.find_worker()
 
 
 def comparable(line: dict[str, Any]) -> dict[str, Any]:

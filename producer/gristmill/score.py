@@ -31,10 +31,9 @@ from gristmill.data.join import (
     outcome_of,
     receipt_of,
 )
-from gristmill.data.json_lines import read_json_lines
-from gristmill.data.places import name_of, needs, open_to_read, open_to_write
+from gristmill.data.places import name_of, needs, open_to_write
 from gristmill.data.prompts import Prompt, RowIds
-from gristmill.data.rows import Row, Source
+from gristmill.data.rows import Row, Source, read_rows
 from gristmill.data.template import Template
 from gristmill.data.write import types_of, write_rows
 from gristmill.scores.answer import Answered, Answerer, Embedded, Interrupted
@@ -92,7 +91,7 @@ def score(
     what the answerer raises.
     """
     kind = kind_of(name_of(output))
-    tally = _Tally(task, with_receipt=kind.format not in (Format.CSV, Format.TSV))
+    tally = _Tally(task, with_receipt=kind.format.delimiter is None)
     added, ids = tally.columns(), RowIds(id_column)
     _check_installed(kind.format, added)
     work_dir = work_dir or Path(f"{_local_name(output)}.work")
@@ -122,7 +121,7 @@ def score(
 def _check_installed(format_: Format, added: Mapping[str, Any]) -> None:
     """Raises UsageError now for what would be missed in the end."""
     packages = ["numpy"]
-    if format_ in (Format.PARQUET, Format.ARROW):
+    if format_.is_columnar:
         packages.append("pyarrow")
     if "is_correct" in added:
         packages.append("matplotlib")
@@ -154,7 +153,8 @@ class _Tally:
         empty = dict.fromkeys(self.columns())
         ahead, behind = tee(rows)  # in step: one row is held
         names = (ids.of(row, number) for number, row in enumerate(ahead, 1))
-        lines = in_order_of(names, *_lines_of(answered))
+        results = (answered.answers, answered.errors)
+        lines = in_order_of(names, *(read_rows(path) for path in results if path.is_file()))
         for number, (row, line) in enumerate(zip(behind, lines, strict=True), 1):
             self.num_rows += 1
             outcome = outcome_of(line)
@@ -183,16 +183,6 @@ class _Tally:
             self.computed = {
                 name.replace("_", " "): str(receipt[name]) for name in names if receipt.get(name)
             }
-
-
-def _lines_of(answered: Answered) -> list[Iterator[dict[str, Any]]]:
-    paths = (answered.answers, answered.errors)
-    return [_lines(path) for path in paths if path.is_file()]
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with open_to_read(path) as stream:
-        yield from read_json_lines(stream, str(path))
 
 
 def report_files(output: str | Path) -> dict[str, str]:

@@ -56,25 +56,22 @@ def _parquet_batches(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
 
 
 def _arrow_batches(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
+    with _opened_arrow(stream) as file:
+        is_stream = hasattr(file, "read_next_batch")
+        batches = file if is_stream else map(file.get_batch, range(file.num_record_batches))
+        for batch in batches:
+            # All rows may be in one batch; as Python's values they take ten times as much memory.
+            for start in range(0, batch.num_rows, BATCH_ROWS):
+                yield batch.slice(start, BATCH_ROWS)
+
+
+def _opened_arrow(stream: BinaryIO) -> Any:
     """Both kinds of Arrow files: with an index at the end, and as a stream."""
     import pyarrow as pa
 
     magic = stream.read(6)
     stream.seek(0)
-    if magic == b"ARROW1":
-        with pa.ipc.open_file(stream) as file:
-            for idx in range(file.num_record_batches):
-                yield from _pieces(file.get_batch(idx))
-    else:
-        with pa.ipc.open_stream(stream) as batches:
-            for batch in batches:
-                yield from _pieces(batch)
-
-
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A file may hold everything in one batch; as Python's values it takes ten times as much."""
-    for start in range(0, batch.num_rows, BATCH_ROWS):
-        yield batch.slice(start, BATCH_ROWS)
+    return (pa.ipc.open_file if magic == b"ARROW1" else pa.ipc.open_stream)(stream)
 
 
 def write_columnar(
@@ -106,13 +103,8 @@ def write_columnar(
 def column_types(stream: BinaryIO, format_: Format) -> dict[str, ColumnType]:
     """The types of the columns of a Parquet or Arrow file, to give them to another."""
     pa = _pyarrow(f"Reading {format_.value} files")
-    if format_ is Format.PARQUET:
-        schema = pa.parquet.read_schema(stream)
-    else:
-        magic = stream.read(6)
-        stream.seek(0)
-        opened = pa.ipc.open_file if magic == b"ARROW1" else pa.ipc.open_stream
-        schema = opened(stream).schema
+    is_parquet = format_ is Format.PARQUET
+    schema = pa.parquet.read_schema(stream) if is_parquet else _opened_arrow(stream).schema
     return {field.name: field.type for field in schema}
 
 
@@ -124,8 +116,8 @@ def arrow_type(wanted: ColumnType) -> pa.DataType:
     if isinstance(wanted, GenericAlias):
         return pa.list_(arrow_type(wanted.__args__[0]))
     if isinstance(wanted, type):
-        names = {str: "string", int: "int64", float: "float64", bool: "bool"}
-        return pa.type_for_alias(names[wanted])
+        aliases = {str: "string", int: "int64", float: "float64", bool: "bool"}
+        return pa.type_for_alias(aliases[wanted])
     return pa.type_for_alias(wanted) if isinstance(wanted, str) else wanted
 
 

@@ -46,10 +46,8 @@ def _file_rows(place: str | Path, kind: FileKind) -> Iterator[Row]:
         try:
             if kind.format is Format.JSONL:
                 yield from read_json_lines(stream, name)
-            elif kind.format in (Format.CSV, Format.TSV):
-                yield from read_csv(
-                    stream, name, delimiter="," if kind.format is Format.CSV else "\t"
-                )
+            elif delimiter := kind.format.delimiter:
+                yield from read_csv(stream, name, delimiter=delimiter)
             else:
                 from gristmill.data.columnar import read_columnar
 

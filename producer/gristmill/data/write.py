@@ -29,8 +29,8 @@ def write_rows(
     with open_to_write(path, kind.compression) as stream:
         if kind.format is Format.JSONL:
             return write_json_lines(stream, rows)
-        if kind.format in (Format.CSV, Format.TSV):
-            return write_csv(stream, rows, delimiter="," if kind.format is Format.CSV else "\t")
+        if delimiter := kind.format.delimiter:
+            return write_csv(stream, rows, delimiter=delimiter)
         from gristmill.data.columnar import write_columnar
 
         return write_columnar(stream, rows, kind.format, types=types)
@@ -41,7 +41,7 @@ def types_of(source: object) -> dict[str, Any]:
     if not isinstance(source, str | Path) or str(source) == "-":
         return {}
     kind = kind_of(name_of(source))
-    if kind.format not in (Format.PARQUET, Format.ARROW):
+    if not kind.format.is_columnar:
         return {}
     from gristmill.data.columnar import column_types
 

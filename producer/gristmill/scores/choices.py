@@ -82,9 +82,8 @@ class Choices:
             self.gold.index_in(choices, row, number)
         return {
             "type": "choices",
-            **context_of(self.prompt, row, number),
+            **context_of(self.prompt, row, number, truncate=self.truncate),
             "choices": choices,
-            **({"truncate_prompt_tokens": -1} if self.truncate else {}),
         }
 
     def _of(self, row: Row, number: int) -> list[str]:
@@ -143,13 +142,13 @@ class Choices:
     def figures(self) -> Figures:
         ratios = {"margin": Ratio("margin")}
         if self.gold is not None:
+            others = [rule for rule in Rule if rule is not self.rule]
             ratios = {
                 "accuracy": Ratio("is_correct"),
-                **{f"accuracy, {_WORDS[rule]}": Ratio(f"by_{rule}") for rule in Rule},
+                **{f"accuracy, {_WORDS[rule]}": Ratio(f"by_{rule}") for rule in others},
                 "log loss of the right answer": Ratio("log_loss"),
                 **ratios,
             }
-            del ratios[f"accuracy, {_WORDS[self.rule]}"]
         return Figures(ratios, Classes(self.labels))
 
     def settings(self) -> Mapping[str, str]:

@@ -72,9 +72,8 @@ class Judge:
             return {**messages, **reasoned_body(self.answers, self.reason_chars)}
         return {
             "type": "choices",
-            **context_of(self.prompt, row, number),
+            **context_of(self.prompt, row, number, truncate=self.truncate),
             "choices": list(self.answers),
-            **({"truncate_prompt_tokens": -1} if self.truncate else {}),
         }
 
     def columns(self) -> Mapping[str, Any]:

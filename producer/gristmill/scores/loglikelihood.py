@@ -34,9 +34,8 @@ class Loglikelihood:
     def body(self, row: Row, number: int) -> dict[str, Any]:
         return {
             "type": "loglikelihood",
-            **context_of(self.prompt, row, number),
+            **context_of(self.prompt, row, number, truncate=self.truncate),
             "continuation": self.target.render(row, number=number),
-            **({"truncate_prompt_tokens": -1} if self.truncate else {}),
         }
 
     def columns(self) -> Mapping[str, Any]:

@@ -58,10 +58,11 @@ class AnswerUnusable(Exception):
         self.code = code
 
 
-def context_of(prompt: Prompt, row: Row, number: int) -> dict[str, Any]:
+def context_of(prompt: Prompt, row: Row, number: int, *, truncate: bool) -> dict[str, Any]:
     """The fields of a body that say behind what a text is scored."""
     body = prompt.body(row, number=number)
-    return body if prompt.chat else {"context": body["prompt"]}
+    cut = {"truncate_prompt_tokens": -1} if truncate else {}
+    return {**(body if prompt.chat else {"context": body["prompt"]}), **cut}
 
 
 def describe(prompt: Prompt) -> dict[str, str]:

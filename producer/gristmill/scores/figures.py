@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gristmill.data.places import needs
 from gristmill.scores.calibration import Bin, Calibration
 from gristmill.scores.confusion import Confusion, Pairs
 
@@ -108,7 +107,8 @@ class Figures:
 
     def _statistics(self) -> dict[str, Callable[[Floats | None], float]]:
         """Each figure as a function of the rows' weights; None weighs each row once."""
-        np = numpy()
+        import numpy as np
+
         arrays = {name: np.array(column) for name, column in self._columns.items()}
         found = {name: _ratio(ratio, arrays) for name, ratio in self._ratios.items()}
         if self._classes is not None and self._is_graded():
@@ -124,7 +124,8 @@ class Figures:
         seed: int,
     ) -> dict[str, list[float]]:
         """Percentile bootstrap (Efron, 1979): as many rows, drawn with replacement."""
-        np = numpy()
+        import numpy as np
+
         chance = np.random.default_rng(seed)
         spread: dict[str, list[float]] = {name: [] for name in statistics}
         for _ in range(num_resamples):
@@ -148,12 +149,14 @@ class Figures:
         return self._pairs(self._classes.labels).confusion()
 
     def _calibration(self) -> Calibration:
-        np = numpy()
+        import numpy as np
+
         columns = (self._columns[name] for name in ("confidence", "is_correct"))
         return Calibration(*map(np.array, columns))
 
     def _pairs(self, labels: tuple[str, ...]) -> Pairs:
-        np = numpy()
+        import numpy as np
+
         gold, predicted = (
             np.array(self._columns[name]).astype(np.int64)
             for name in ("gold_idx", "prediction_idx")
@@ -162,7 +165,8 @@ class Figures:
 
 
 def _ratio(ratio: Ratio, arrays: Mapping[str, Floats]) -> Callable[[Floats | None], float]:
-    np = numpy()
+    import numpy as np
+
     above = arrays[ratio.column]
     below = arrays[ratio.per] if isinstance(ratio.per, str) else np.full(len(above), ratio.per)
     counts = ~(np.isnan(above) | np.isnan(below))
@@ -180,17 +184,11 @@ def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
     found = [value for value in values if value == value]
     if not found:
         return None, None
-    low, high = numpy().quantile(found, [_TAIL, 1 - _TAIL])
+    import numpy as np
+
+    low, high = np.quantile(found, [_TAIL, 1 - _TAIL])
     return _finite(float(low)), _finite(float(high))
 
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-def numpy() -> Any:
-    try:
-        import numpy as np
-    except ModuleNotFoundError as error:
-        raise needs("numpy", "Scoring a data set") from error
-    return np

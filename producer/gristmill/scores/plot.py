@@ -5,18 +5,15 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from gristmill.data.places import needs
 from gristmill.scores.calibration import Bin
 
 _OURS, _GREY = "#b8561b", "#8a94a0"
 
 
 def reliability_plot(bins: Sequence[Bin]) -> bytes:
-    """A PNG. Raises UsageError where matplotlib is not installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise needs("matplotlib", "The reliability plot") from error
+    """A PNG. Needs matplotlib."""
+    from matplotlib.figure import Figure
+
     # A figure of its own: pyplot's are the whole process's.
     figure = Figure(figsize=(4.6, 4.8), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])

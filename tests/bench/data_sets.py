@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,8 +21,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from _memory import peak_mib
+
+from gristmill.client.rows import Recipe
 from gristmill.data import Template, read_rows, write_rows
-from gristmill.data.prompts import Prompt, request_lines
 
 FORMATS = ("parquet", "arrow", "csv", "jsonl", "jsonl.zst")
 GOAL = 20_000
@@ -78,15 +80,16 @@ def rows(count: int) -> Iterator[dict[str, Any]]:
 
 
 def measure(path: Path, num_rows: int) -> dict[str, float]:
-    prompt = Prompt(
-        Template('{title} ({price} €, {stars} stars)\n\n{text}\n\nIn one word: "{{"?'),
-        Template("You sum up reviews of {title}."),
+    recipe = Recipe(
+        model="M",
+        template=Template('{title} ({price} €, {stars} stars)\n\n{text}\n\nIn one word: "{{"?'),
+        system=Template("You sum up reviews of {title}."),
+        id_column="id",
+        params={"temperature": 0},
     )
     next(read_rows(path))  # imports
     began, cpu, start_mib = time.perf_counter(), time.process_time(), peak_mib()
-    lines = request_lines(
-        read_rows(path), model="M", prompt=prompt, params={"temperature": 0}, id_column="id"
-    )
+    lines = map(msgspec.json.Encoder().encode, recipe.requests(path))
     num_bytes = sum(map(len, islice(lines, num_rows // 10)))
     at_tenth = peak_mib()
     num_bytes += sum(map(len, lines))
@@ -98,10 +101,6 @@ def measure(path: Path, num_rows: int) -> dict[str, float]:
         "peak_at_tenth_mib": at_tenth,
         "peak_mib": peak_mib(),
     }
-
-
-def peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ import argparse
 import json
 import pkgutil
 import random
-import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from _memory import peak_mib
 
 from gristmill.models import Model, find_model
 from gristmill.settings import Settings
@@ -26,36 +27,39 @@ from gristmill.settings import Settings
 #: Texts that bare tokenising encodes at once; larger groups are no faster.
 GROUP = 256
 
+Figures = dict[str, float]
+Part = Callable[[Path, str], Figures]
+Show = Callable[[Figures, Figures], None]
+
 
 def main() -> None:
+    compare(__file__, __doc__, check_part, show, megabytes=200)
+
+
+def compare(script: str, description: str, part: Part, show: Show, *, megabytes: int) -> None:
+    """Measures `part` and bare tokenising on the same file, each in a process of its own."""
+    parts = {"ours": part, "bare": bare_part}
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        description=description, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--model", default="smollm2-135m", help="a name that find_model takes")
     parser.add_argument("--lines", type=int, default=50_000)
-    parser.add_argument("--megabytes", type=int, default=200)
-    parser.add_argument("--part", choices=["check", "bare"], help=argparse.SUPPRESS)
+    parser.add_argument("--megabytes", type=int, default=megabytes)
+    parser.add_argument("--part", choices=list(parts), help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
-        print(json.dumps(PARTS[args.part](args.file, args.model)))
+        print(json.dumps(parts[args.part](args.file, args.model)))
         return
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "in.jsonl"
         write_requests(file, num_lines=args.lines, num_bytes=args.megabytes * 10**6)
-        checked = run_part("check", file, args.model)
-        bare = run_part("bare", file, args.model)
-    show(checked, bare)
+        command = [sys.executable, script, "--file", str(file), "--model", args.model, "--part"]
+        said = (subprocess.check_output([*command, name]) for name in parts)
+        show(*map(json.loads, said))
 
 
-def run_part(part: str, file: Path, model: str) -> dict[str, float]:
-    command = [sys.executable, __file__, "--part", part, "--file", str(file), "--model", model]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-    found: dict[str, float] = json.loads(output)
-    return found
-
-
-def show(checked: dict[str, float], bare: dict[str, float]) -> None:
+def show(checked: Figures, bare: Figures) -> None:
     print(f"input         {checked['bytes'] / 1e6:.0f} MB, {checked['rows']:.0f} rows")
     print(f"prompt tokens {checked['prompt_tokens']:.0f}")
     print(f"start         {checked['start_s']:.1f} s: imports, tokenizer")
@@ -109,7 +113,7 @@ def real_text() -> str:
     return "\n\n".join(pieces)
 
 
-def check_part(file: Path, model_name: str) -> dict[str, float]:
+def check_part(file: Path, model_name: str) -> Figures:
     started = time.perf_counter()
     from gristmill.requests.check import CheckReport, check
     from gristmill.requests.tokenise import Tokeniser
@@ -146,7 +150,7 @@ def check_part(file: Path, model_name: str) -> dict[str, float]:
     }
 
 
-def bare_part(file: Path, model_name: str) -> dict[str, float]:
+def bare_part(file: Path, model_name: str) -> Figures:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(find(model_name).path / "tokenizer.json"))
@@ -183,12 +187,6 @@ def find(name: str) -> Model:
 
     return find_model(name, settings=Settings(), served_names=["M"], convert_gguf=convert_gguf)
 
-
-def peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-PARTS = {"check": check_part, "bare": bare_part}
 
 if __name__ == "__main__":
     main()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from tempfile import TemporaryDirectory
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / "integration")]
 
+from _memory import peak_mib  # noqa: E402
 from pipeline import TENANT, Bench, make_segment, make_windows  # noqa: E402
 
 from gristmill.control.accept import accept  # noqa: E402
@@ -150,10 +150,6 @@ def measure(folder: Path, *, only_last: bool) -> dict[str, float]:
         "peak_mib": peak,
         "start_mib": start_mib,
     }
-
-
-def peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

@@ -9,46 +9,20 @@ but `tokenizers` in another, and prints both.
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 
-from dry_run import bare_part, find, peak_mib, write_requests
+from _memory import peak_mib
+from dry_run import Figures, compare, find
 
 TENANT = "bench"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--model", default="smollm2-135m", help="a name that find_model takes")
-    parser.add_argument("--lines", type=int, default=50_000)
-    parser.add_argument("--megabytes", type=int, default=100)
-    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
-    parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.part:
-        print(json.dumps(PARTS[args.part](args.file, args.model)))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "in.jsonl"
-        write_requests(file, num_lines=args.lines, num_bytes=args.megabytes * 10**6)
-        show(*(run_part(part, file, args.model) for part in PARTS))
+    compare(__file__, __doc__, ingest_part, show, megabytes=100)
 
 
-def run_part(part: str, file: Path, model: str) -> dict[str, float]:
-    command = [sys.executable, __file__, "--part", part, "--file", str(file), "--model", model]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-    found: dict[str, float] = json.loads(output)
-    return found
-
-
-def show(ingest: dict[str, float], bare: dict[str, float]) -> None:
+def show(ingest: Figures, bare: Figures) -> None:
     print(f"input          {ingest['bytes'] / 1e6:.0f} MB, {ingest['rows']:.0f} rows")
     print(f"Shards         {ingest['shards']:.0f}, {ingest['prompt_tokens']:.0f} prompt tokens")
     print(f"ingest         {ingest['s']:.1f} s, {ingest['cpu_s']:.1f} s of CPU")
@@ -62,7 +36,7 @@ def show(ingest: dict[str, float], bare: dict[str, float]) -> None:
     )
 
 
-def ingest_part(file: Path, model_name: str) -> dict[str, float]:
+def ingest_part(file: Path, model_name: str) -> Figures:
     from sqlalchemy import func, select
 
     from gristmill.control.base import Control, read_batch
@@ -136,8 +110,6 @@ def ingest_part(file: Path, model_name: str) -> dict[str, float]:
         "peak_mib": peak_mib(),
     }
 
-
-PARTS = {"ingest": ingest_part, "bare": bare_part}
 
 if __name__ == "__main__":
     main()

@@ -14,11 +14,11 @@ import argparse
 import gc
 import os
 import random
-import resource
 from pathlib import Path
 
 import psutil
 import torch
+from _memory import peak_mib
 
 from gristmill.models import find_model
 from gristmill.settings import Settings
@@ -35,10 +35,6 @@ def resident_mb() -> float:
     """Memory of this process's own; pages of files it has mapped are counted while they are."""
     gc.collect()
     return psutil.Process().memory_info().rss / _MB
-
-
-def peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def answer(engine: ContinuousBatchingEngine, num_rows: int, num_tokens: int) -> int:
@@ -67,10 +63,10 @@ def main() -> None:
     begun = resident_mb()
 
     loaded = load_model(Path(folder), cache_dir=settings.cache_dir)
-    loading_peak = peak_mb() - begun
+    loading_peak = peak_mib() - begun
     engine = build_engine(loaded, cache_dir=settings.cache_dir, max_num_seqs=arguments.rows)
     num_blocks = answer(engine, arguments.rows, arguments.tokens)
-    held, peak = resident_mb() - begun, peak_mb() - begun
+    held, peak = resident_mb() - begun, peak_mib() - begun
 
     weights = os.path.getsize(Path(folder) / "model.safetensors") / _MB
     embedding = loaded.model.get_input_embeddings().weight

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _memory import forget_peak, peak_mib
 from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -78,10 +79,10 @@ def measure(folder: Path, num_tokens: int) -> None:
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(_VOCAB_SIZE, (num_tokens + 1,), generator=generator).tolist()
     run(engine, ids[:65])  # memory that is taken once
-    reset_peak()
-    before, begun = peak_mb(), time.perf_counter()
+    forget_peak()
+    before, begun = peak_mib(), time.perf_counter()
     total = run(engine, ids)
-    seconds, peak = time.perf_counter() - begun, peak_mb() - before
+    seconds, peak = time.perf_counter() - begun, peak_mib() - before
     expected = direct(folder, ids)
     difference = abs(total - expected) / abs(expected)
     found = {"num_tokens": num_tokens, "seconds": seconds, "peak_mb": peak}
@@ -95,17 +96,6 @@ def run(engine: Any, ids: list[int]) -> float:
         for end in engine.step().finished:
             return math.fsum(at.logprob for at in end.scored)
     raise AssertionError("the row has no end")
-
-
-def reset_peak() -> None:
-    """Linux: the peak is counted anew from here."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_mb() -> float:
-    status = Path("/proc/self/status").read_text()
-    [kilobytes] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
-    return int(kilobytes) / 1024
 
 
 def direct(folder: Path, ids: list[int]) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "services"))
 
+from _memory import peak_mib
 from aws_server import running_aws
 
 from gristmill.stores.base import Store
@@ -51,9 +51,8 @@ def measure(name: str, store: Store, num_blocks: int) -> None:
     get_s = time.perf_counter() - began
     assert found.digest() == sent.digest(), "other bytes came back"
     store.delete("t/x")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     speeds = f"{num_blocks / put_s:9.0f} {num_blocks / get_s:9.0f}"
-    print(f"{name:6} {num_blocks:5} {speeds} {peak:12.0f}")
+    print(f"{name:6} {num_blocks:5} {speeds} {peak_mib():12.0f}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ reading, rendering, writing the lines and sending them. CPU seconds are those of
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,8 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from _memory import peak_mib
 
 _ROWS = (50_000, 1_000_000)
 _AT_ONCE = 50_000
@@ -62,14 +63,7 @@ def submit(url: str, path: str, num_rows: int) -> None:
             path, model="M", template="Review: {text}\nStars? {stars}", id_column="id", max_tokens=8
         )
     rate = num_rows / (time.process_time() - began)
-    peak_mb = peak_kb() / 1024
-    print(f"{num_rows:>9,} rows  {rate:>9,.0f} rows per CPU second  peak {peak_mb:.0f} MB")
-
-
-def peak_kb() -> int:
-    """Of this process alone: what getrusage tells begins with the peak of its parent."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found[1]) if found else 0
+    print(f"{num_rows:>9,} rows  {rate:>9,.0f} rows per CPU second  peak {peak_mib():.0f} MiB")
 
 
 def main() -> None:

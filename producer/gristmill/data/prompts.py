@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from gristmill.data.json_lines import plain
 from gristmill.data.template import Template, no_such_column, place, text_of
 from gristmill.errors import DataInvalid, UsageError
 
@@ -29,10 +26,6 @@ class Prompt:
     def __post_init__(self) -> None:
         if self.system is not None and not self.chat:
             raise UsageError("A system message belongs to a chat. Leave it out of a plain prompt.")
-
-    @property
-    def url(self) -> str:
-        return CHAT_URL if self.chat else PLAIN_URL
 
     def body(self, row: Mapping[str, Any], *, number: int | None = None) -> dict[str, Any]:
         """`messages` or `prompt` of the body. Raises DataInvalid, naming row and column."""
@@ -71,25 +64,6 @@ class RowIds:
                 f"{_MAX_ID_CHARS}; without an id column rows are named by their place."
             )
         return text
-
-
-def request_lines(
-    rows: Iterable[Mapping[str, Any]],
-    *,
-    model: str,
-    prompt: Prompt,
-    params: Mapping[str, Any] | None = None,
-    id_column: str | None = None,
-) -> Iterator[bytes]:
-    """The lines of a batch's input file, one for each row, each with its line feed.
-
-    `params` are the other fields of every body. Raises DataInvalid, naming row and column.
-    """
-    ids, encoder = RowIds(id_column), msgspec.json.Encoder(enc_hook=plain)
-    fixed = {"model": model, **(params or {})}
-    for number, row in enumerate(rows, 1):
-        body = fixed | prompt.body(row, number=number)
-        yield encoder.encode(request(ids.of(row, number), prompt.url, body)) + b"\n"
 
 
 def request(custom_id: str, url: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""Rows become the lines of a batch, and results find their rows again."""
+"""Rows become prompts with an id, and results find their rows again."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from gristmill.data.join import (
     outcome_of,
     receipt_of,
 )
-from gristmill.data.prompts import Prompt, request_lines
+from gristmill.data.prompts import Prompt, RowIds
 from gristmill.data.template import Template
 from gristmill.errors import DataInvalid, UsageError
 
@@ -27,45 +26,27 @@ def test_a_row_is_a_chat_or_a_plain_prompt() -> None:
     chat = Prompt(Template("Say {text}"), Template("You are {name}."))
     plain = Prompt(Template("{text}:"), chat=False)
 
-    lines = [*request_lines(ROWS, model="M", prompt=chat, params={"temperature": 0})]
-    lines += request_lines(ROWS, model="M", prompt=plain, id_column="name")
+    assert chat.body(ROWS[0]) == {
+        "messages": [
+            {"role": "system", "content": "You are r1."},
+            {"role": "user", "content": "Say é"},
+        ]
+    }
+    assert plain.body(ROWS[1]) == {"prompt": "b:"}
 
-    assert [json.loads(line) for line in lines] == [
-        {
-            "custom_id": f"row-{i}",
-            "method": "POST",
-            "url": "/v1/chat/completions",
-            "body": {
-                "model": "M",
-                "temperature": 0,
-                "messages": [
-                    {"role": "system", "content": f"You are r{i}."},
-                    {"role": "user", "content": f"Say {row['text']}"},
-                ],
-            },
-        }
-        for i, row in enumerate(ROWS, 1)
-    ] + [
-        {
-            "custom_id": row["name"],
-            "method": "POST",
-            "url": "/v1/completions",
-            "body": {"model": "M", "prompt": f"{row['text']}:"},
-        }
-        for row in ROWS
-    ]
-    assert all(line.endswith(b"}\n") for line in lines)
+
+def test_rows_are_named_by_a_column_or_by_their_place() -> None:
+    assert RowIds("name").of(ROWS[1], 2) == "r2"
+    assert RowIds().of(ROWS[1], 2) == "row-2"
 
 
 def test_rows_without_an_id_or_a_column_are_named() -> None:
-    prompt = Prompt(Template("{text}"))
-
     with pytest.raises(DataInvalid, match=r"Row 1: the ids .*'nr'.* 'name', 'text'"):
-        list(request_lines(ROWS, model="M", prompt=prompt, id_column="nr"))
+        RowIds("nr").of(ROWS[0], 1)
     with pytest.raises(DataInvalid, match="Row 1: the id in column 'text' is empty"):
-        list(request_lines([{"text": ""}], model="M", prompt=prompt, id_column="text"))
+        RowIds("text").of({"text": ""}, 1)
     with pytest.raises(DataInvalid, match=r"Row 2: .*'text'"):
-        list(request_lines([*ROWS[:1], {"a": 1}], model="M", prompt=prompt))
+        Prompt(Template("{text}")).body({"a": 1}, number=2)
     with pytest.raises(UsageError, match="system message"):
         Prompt(Template("a"), Template("b"), chat=False)
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from gristmill_process import COMMAND
+from nursery import Nursery
 
 NURSERY = Path(__file__).with_name("nursery_process.py")
-_END_S = 60.0
+_START_S, _END_S = 600.0, 60.0
 
 
 class Child(Protocol):
@@ -26,50 +25,12 @@ class Child(Protocol):
 
 
 @dataclass
-class Nursery:
-    """Spares each process the seconds that its imports take."""
-
-    process: subprocess.Popen[str]
-    _ends: dict[int, int] = field(default_factory=dict)
-
-    @classmethod
-    @contextmanager
-    def opened(cls) -> Iterator[Nursery]:
-        pipe = subprocess.PIPE
-        process = subprocess.Popen([sys.executable, NURSERY], stdin=pipe, stdout=pipe, text=True)
-        nursery = cls(process)
-        assert nursery._read() == ["ready"]
-        yield nursery
-        process.communicate()
-
-    def bear(self, order: dict[str, object]) -> int:
-        assert self.process.stdin
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        while (words := self._read())[0] != "born":
-            self._ends[int(words[1])] = int(words[2])
-        return int(words[1])
-
-    def wait(self, pid: int) -> int:
-        while pid not in self._ends:
-            _, dead, code = self._read()
-            self._ends[int(dead)] = int(code)
-        return self._ends[pid]
-
-    def _read(self) -> list[str]:
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        assert line, "the nursery has ended"
-        return line.split()
-
-
-@dataclass
 class Forked:
     pid: int
     nursery: Nursery
 
     def wait(self, timeout: float | None = None) -> int:
-        return self.nursery.wait(self.pid)
+        return self.nursery.wait(self.pid, timeout)
 
 
 @dataclass
@@ -80,6 +41,14 @@ class Running:
     out: Path
     err: Path
     is_over: bool = False
+
+    def told(self, pattern: str) -> str:
+        """The group of the pattern, as soon as it is printed."""
+        give_up_at = time.monotonic() + _START_S
+        while not (found := re.search(pattern, self.out.read_text(), re.MULTILINE)):
+            assert time.monotonic() < give_up_at, self.err.read_text()
+            time.sleep(0.05)
+        return found[1]
 
     def kill(self) -> None:
         """As by kill -9."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,8 +11,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from commands import Commands, Nursery, Running
+from commands import Commands, Running
 from local_run import make_model_folder
+from nursery import Nursery
 from openai import OpenAI
 from openai.types import Batch
 from pipeline import read_lines
@@ -174,13 +174,8 @@ def start_embedded(commands: Commands) -> Installation:
     """`gristmill up`, with the key of its first start."""
     model, data = _model(commands), commands.folder / "data"
     up = commands.start("up", "--model", model, "--port", "0", "--data-dir", str(data))
-
-    def told(pattern: str) -> str:
-        found = wait_for("words", lambda: re.search(pattern, up.out.read_text(), re.MULTILINE))
-        return str(found[1])
-
-    url = told(r"at (http://\S+)/v1$")
-    client = OpenAI(base_url=f"{url}/v1", api_key=told(r"^(gm_\w+)$"), max_retries=8)
+    url, key = up.told(r"at (http://\S+/v1)$"), up.told(r"^(gm_\w+)$")
+    client = OpenAI(base_url=url, api_key=key, max_retries=8)
     return Installation(commands, client, Path(model).name, f"sqlite:///{data}/service.sqlite")
 
 

@@ -62,7 +62,7 @@ def test_the_scores_of_the_readme_are_answered_as_it_says(gristmill):
 def test_every_parameter_is_in_the_readme(endpoint):
     from gristmill.requests.bodies import ChatBody, CompletionBody
     from gristmill.requests.embeddings import EmbeddingBody
-    from gristmill.requests.scores import ScoreBody
+    from gristmill.requests.score_body import ScoreBody
 
     bodies = {
         "CHAT": ChatBody,

@@ -6,18 +6,16 @@ import asyncio
 import csv
 import json
 import math
-import os
 import re
 import runpy
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from gristmill_process import COMMAND, Gristmill
+from commands import Commands
+from gristmill_process import Gristmill
 from score_oracle import LABELS, Oracle, rows
 
 from gristmill.client import AsyncClient, Client
@@ -80,32 +78,15 @@ def test_B59_the_space_before_choices_moves_and_a_csv_has_the_scores_of_a_plain_
 @pytest.fixture(scope="module")
 def service(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """`gristmill up` with the tiny model: (base URL, key)."""
-    folder = tmp_path_factory.mktemp("up")
-    environment = {k: v for k, v in os.environ.items() if k[:9] != "GRISTMILL"} | {
-        "GRISTMILL_CACHE_DIR": str(tiny_model.with_name("cache")),
-        "GRISTMILL_NUM_THREADS": "1",
-    }
-    said = folder / "said"
-    with said.open("wb") as out:
-        process = subprocess.Popen(
-            [*(str(COMMAND), "up", "--model", str(tiny_model)), "--port", "0"],
-            cwd=folder,
-            env=environment,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
+    folder, cache = tmp_path_factory.mktemp("up"), str(tiny_model.with_name("cache"))
+    environ = {"GRISTMILL_CACHE_DIR": cache, "GRISTMILL_NUM_THREADS": "1"}
+    commands = Commands(folder, environ, nursery=None)
+    data = str(folder / "data")
+    up = commands.start("up", "--model", str(tiny_model), "--port", "0", "--data-dir", data)
     try:
-        give_up_at = time.monotonic() + 120
-        while not (key := re.search(r"^gm_\w+$", said.read_text(), re.MULTILINE)):
-            assert process.poll() is None and time.monotonic() < give_up_at, said.read_text()
-            time.sleep(0.05)
-        while not (url := re.search(r"at (http://\S+/v1)\n", said.read_text())):
-            assert process.poll() is None and time.monotonic() < give_up_at, said.read_text()
-            time.sleep(0.05)
-        yield url[1], key[0]
+        yield up.told(r"at (http://\S+/v1)$"), up.told(r"^(gm_\w+)$")
     finally:
-        process.kill()
-        process.wait()
+        commands.close()
 
 
 def test_a_service_gives_the_same_scores_and_the_same_report(

@@ -7,23 +7,19 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aws_server import running_aws
 from gristmill_process import COMMAND, chat_line, read_lines
+from redis_server import RedisProcess
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "services"))
-
-from aws_server import running_aws  # noqa: E402
-from redis_server import RedisProcess  # noqa: E402
-
 TEXT = (ROOT / "producer/examples/takeover.md").read_text(encoding="utf-8")
-#: Long rows: some seconds of work, in the middle of which there is time to kill.
+#: Long rows, so that a worker that has stored three Segments is in the middle of them.
 NUM_ROWS, NUM_TOKENS = 96, 300
 PATIENCE_S = 120.0
 

@@ -252,12 +252,12 @@ def test_messages_are_rendered_and_the_assistants_answer_is_scored(
         )
     ).values()
     assert jobs["b"].prompts[0].token_ids == continued.prompt_ids + dog.prompt_ids
-    end = make_model_end(make_model())
+    end = turn_end_id(make_model())
     assert jobs["sealed"].prompts[0].token_ids.count(end) == turn.prompt_ids.count(end)
     assert {window.template_hash for window in windows} == {make_model().template_hash}
 
 
-def make_model_end(model: Model) -> int:
+def turn_end_id(model: Model) -> int:
     from tokenizers import Tokenizer
 
     found = Tokenizer.from_file(str(model.path / "tokenizer.json")).token_to_id("<|im_end|>")

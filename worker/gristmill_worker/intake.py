@@ -257,7 +257,7 @@ class Intake:
         if is_done:
             log.info("shard is done already batch=%s shard=%d", shard.batch_id, shard.n)
             self._outbox.call("ack", lambda: self._ack(fetched))
-            self._let_wait(fetched)
+            self._take_out(fetched)
             return
         self._begin(fetched, progress, verdict)
 
@@ -272,8 +272,7 @@ class Intake:
         crash_points.at("opened", attempt=attempt.id)
         self._outbox.ring(fetched.pointer.control_lane, bell_of(segment))
         log.info("attempt began %s %s", attempt.names, attempt.beginning)
-        self._fetched.remove(fetched)
-        self._is_making_way = False
+        self._take_out(fetched)
         self._recover()
         self.opened.append(attempt)
         self.wake()
@@ -297,15 +296,17 @@ class Intake:
     def _ack(self, fetched: Fetched) -> None:
         """In the Outbox's turn; until then the Lease is renewed, or the message would come back."""
         self._queue.ack(fetched.lease)
-        self._leases.drop(fetched.lease)
-        self.under_way.discard(names(fetched.pointer))
+        self._let_go(fetched)
 
-    def _let_wait(self, fetched: Fetched) -> None:
+    def _forget(self, fetched: Fetched) -> None:
+        self._take_out(fetched)
+        self._let_go(fetched)
+
+    def _take_out(self, fetched: Fetched) -> None:
         self._fetched.remove(fetched)
         self._is_making_way = False
 
-    def _forget(self, fetched: Fetched) -> None:
-        self._let_wait(fetched)
+    def _let_go(self, fetched: Fetched) -> None:
         self._leases.drop(fetched.lease)
         self.under_way.discard(names(fetched.pointer))
 

@@ -10,13 +10,14 @@ from gristmill.errors import UsageError
 from gristmill.ledger import (
     schema_account,  # noqa: F401  # its tables are made here too
     schema_dispatch,  # noqa: F401
+    schema_idempotency,  # noqa: F401
     schema_tickets,  # noqa: F401
     schema_webhooks,  # noqa: F401
 )
 from gristmill.ledger.schema import metadata
 
 #: The newest script in migrations/versions; what an SQLite file or `gristmill_schema` tells.
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 
 
 def make_tables(connection: Connection, found: int | None, *, name: str) -> None:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, inspect, text
 from gristmill.errors import UsageError
 from gristmill.ledger import (
     schema_account,  # noqa: F401  # its tables are made here too
+    schema_courses,  # noqa: F401
     schema_dispatch,  # noqa: F401
     schema_idempotency,  # noqa: F401
     schema_tickets,  # noqa: F401
@@ -17,7 +18,7 @@ from gristmill.ledger import (
 from gristmill.ledger.schema import metadata
 
 #: The newest script in migrations/versions; what an SQLite file or `gristmill_schema` tells.
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 
 
 def make_tables(connection: Connection, found: int | None, *, name: str) -> None:

@@ -25,7 +25,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS / name) for name in ("chaos", "integration", "services")]
 
-from arena import ENDED, Arena, Nursery  # noqa: E402
+from arena import CHILD, ENDED, Arena, Nursery  # noqa: E402
 from local_run import make_line  # noqa: E402
 from measured import rss_mib  # noqa: E402
 from redis_server import RedisProcess  # noqa: E402
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--folder", default=None)
     arguments = parser.parse_args()
-    nursery, server = Nursery(), RedisProcess("redis6").start()
+    nursery, server = Nursery(CHILD), RedisProcess("redis6").start()
     try:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
             arena = Arena(

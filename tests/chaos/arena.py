@@ -6,11 +6,7 @@ import atexit
 import functools
 import json
 import os
-import queue
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -19,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from local_run import make_model_folder
+from nursery import Nursery
 from traces import Evidence, read_history
 
 from gristmill.cli.failures import ExitCode
@@ -30,50 +27,10 @@ PATIENCE_S = 120.0
 ENDED = (ExitCode.OK, ExitCode.ROWS_FAILED)
 
 
-class Nursery:
-    """Processes are forked from one that has imported everything, which spares them seconds."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._born: queue.Queue[int] = queue.Queue()
-        self._codes: dict[int, int] = {}
-        self._lock = threading.Lock()
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"
-        threading.Thread(target=self._hear, daemon=True).start()
-
-    def bear(self, order: dict[str, Any]) -> int:
-        assert self._process.stdin is not None
-        with self._lock:
-            self._process.stdin.write(json.dumps(order) + "\n")
-            self._process.stdin.flush()
-            return self._born.get(timeout=PATIENCE_S)
-
-    def exit_code(self, pid: int) -> int | None:
-        """As subprocess tells it; None while it lives."""
-        return self._codes.get(pid)
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-    def _hear(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            word, pid, *rest = line.split()
-            if word == "born":
-                self._born.put(int(pid))
-            else:
-                self._codes[int(pid)] = os.waitstatus_to_exitcode(int(rest[0]))
-
-
 @functools.cache
 def shared_nursery() -> Nursery:
     """One for all tests of this process."""
-    nursery = Nursery()
+    nursery = Nursery(CHILD)
     atexit.register(nursery.close)
     return nursery
 
@@ -208,6 +165,7 @@ class Arena:
     def _start(self, side: str, argv: list[str], order: dict[str, Any]) -> Life:
         name = f"{side}-{len(self.lives)}"
         history = self.folder / "history" / f"{name}.jsonl"
+        log = self.folder / f"{name}.log"
         plan = order.pop("plan", "")
         settings = {
             "lease_s": self.lease_s,
@@ -225,7 +183,8 @@ class Arena:
         credentials = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
         full_order = {
             "argv": argv,
-            "log": str(self.folder / f"{name}.log"),
+            "out": str(log),
+            "err": str(log),
             "env": {**credentials, **environment, HISTORY: str(history), CRASH_POINT: plan},
             "real_model": self.real_model,
             "planted": "",
@@ -237,7 +196,7 @@ class Arena:
         if side == "undisturbed" or not self.keeps_history:
             full_order["env"][HISTORY] = ""
         pid = self.nursery.bear(full_order)
-        life = Life(side, pid, history, Path(full_order["log"]), self.nursery)
+        life = Life(side, pid, history, log, self.nursery)
         self.lives.append(life)
         return life
 

@@ -19,7 +19,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "services"))
 
-from arena import Nursery
+from arena import CHILD, Nursery
 from matrix import CASES, Case, survive
 from measured import a_large_batch, a_long_life, one_signal_now_and_then
 from pipeline import fast_folder
@@ -158,7 +158,7 @@ def main() -> int:
     options = parser.parse_args()
     # Servers and processes end with this one, however it is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    nursery = Nursery()
+    nursery = Nursery(CHILD)
     rows: list[Row] = []
     for name in options.only or PARTS:
         began = time.monotonic()

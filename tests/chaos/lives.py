@@ -61,10 +61,7 @@ def live(order: dict[str, Any]) -> int:
         _disk_that_may_be_full(order["disk_full_flag"]),
         plant(order["planted"]),
     ):
-        try:
-            app(order["argv"])
-        except SystemExit as end:
-            return int(end.code or 0)
+        app(order["argv"])
     return 0
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import cache, partial
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from aws_server import running_aws
-from commands import Nursery
+from commands import NURSERY
 from fake_engine import fake_text, fake_tokens
 from gristmill_process import COMMAND, read_lines
 from installations import (
@@ -24,6 +24,7 @@ from installations import (
     start_fleet,
 )
 from local_run import BYTES
+from nursery import Nursery
 from openai.types import Batch
 from pipeline import fast_folder
 from postgresql import postgresql_process as postgresql_process
@@ -43,7 +44,7 @@ def with_real_model(name: str) -> object:
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
-    with Nursery.opened() as nursery:
+    with closing(Nursery(NURSERY)) as nursery:
         yield nursery
 
 

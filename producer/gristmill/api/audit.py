@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
-from gristmill.api.context import Admin, UseApi, is_id, tenants_of
-from gristmill.api.failures import not_found
-from gristmill.api.objects import ListObject, list_object
+from gristmill.api.context import Admin, UseApi, tenants_of
+from gristmill.api.lookup import list_page
+from gristmill.api.objects import ListObject
 from gristmill.ledger import audit
 
 router = APIRouter(prefix="/v1/audit_events", tags=["Tenants"])
 
 
 class AuditEventObject(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
     id: str
     object: Literal["audit_event"] = "audit_event"
     created_at: int
@@ -40,24 +42,10 @@ def list_audit_events(
 ) -> ListObject[AuditEventObject]:
     """The newest first."""
     tenant_id = tenants_of(caller, all_tenants=all_tenants)
-    page = None
-    if after is None or is_id(after):
-        with api.ledger.read() as conn:
-            page = audit.list_page(conn, tenant_id, limit=limit, after_id=after)
-    if page is None:
-        raise not_found("audit event", after or "", param="after")
-    objects = [
-        AuditEventObject(
-            id=event.id,
-            created_at=event.created_at,
-            tenant_id=event.tenant_id,
-            action=event.action,
-            object_id=event.object_id,
-            key_id=event.key_id,
-            address=event.address,
-            request_id=event.request_id,
-            details=None if event.details is None else dict(event.details),
-        )
-        for event in page.items
-    ]
-    return list_object(objects, [event.id for event in page.items], has_more=page.has_more)
+    return list_page(
+        api,
+        "audit event",
+        after,
+        lambda conn: audit.list_page(conn, tenant_id, limit=limit, after_id=after),
+        AuditEventObject.model_validate,
+    )

@@ -31,7 +31,7 @@ from gristmill.api.batch_webhook import (
     webhook_of,
     with_webhook,
 )
-from gristmill.api.bodies import documented, json_body
+from gristmill.api.bodies import ServedEndpoint, documented, json_body
 from gristmill.api.context import (
     Api,
     BatchesReader,
@@ -42,7 +42,8 @@ from gristmill.api.context import (
 )
 from gristmill.api.failures import not_found, refused
 from gristmill.api.files import MAX_EXPIRY_S, MIN_EXPIRY_S
-from gristmill.api.objects import BatchObject, ListObject, batch_object, list_object
+from gristmill.api.lookup import list_page
+from gristmill.api.objects import BatchObject, ListObject, batch_object
 from gristmill.api.resent import RESEND_WINDOW_S, RetryCount, is_resent
 from gristmill.control.submit import InputFileMissing, InputFileUnusable, submit
 from gristmill.ledger import batches, submissions
@@ -83,7 +84,7 @@ class BatchRequest(WebhookFields):
     model_config = ConfigDict(extra="forbid")
 
     input_file_id: StrictStr
-    endpoint: StrictStr
+    endpoint: ServedEndpoint
     completion_window: StrictStr
     metadata: dict[StrictStr, StrictStr] | None = None
     output_expires_after: ExpiresAfter | None = None
@@ -103,13 +104,6 @@ class BatchRequest(WebhookFields):
             raise ValueError(f"a key has at most {_MAX_KEY_CHARS} characters")
         if any(len(text) > _MAX_VALUE_CHARS for text in value.values()):
             raise ValueError(f"a value has at most {_MAX_VALUE_CHARS} characters")
-        return value
-
-    @field_validator("endpoint")
-    @classmethod
-    def _check_endpoint(cls, value: str) -> str:
-        if value not in set(Endpoint):
-            raise ValueError(f"served are {', '.join(Endpoint)}")
         return value
 
     @field_validator("completion_window")
@@ -202,14 +196,13 @@ def list_batches(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> ListObject[BatchObject]:
     """The newest first."""
-    page = None
-    if after is None or is_id(after):
-        with api.ledger.read() as conn:
-            page = submissions.list_page(conn, caller.tenant_id, limit=limit, after_id=after)
-    if page is None:
-        raise not_found("batch", after or "", param="after")
-    objects = [batch_object(batch, api.outlook) for batch in page.items]
-    return list_object(objects, [batch.id for batch in page.items], has_more=page.has_more)
+    return list_page(
+        api,
+        "batch",
+        after,
+        lambda conn: submissions.list_page(conn, caller.tenant_id, limit=limit, after_id=after),
+        lambda batch: batch_object(batch, api.outlook),
+    )
 
 
 class _PolledRoute(APIRoute):

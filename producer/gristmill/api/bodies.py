@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import Request
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, StrictStr, ValidationError
 
 from gristmill.api.failures import ApiError, refused
+from gristmill.types import Endpoint
 
 #: Far more than 16 pairs of metadata can take.
 MAX_JSON_BYTES = 256 * 1024
@@ -17,6 +18,16 @@ MAX_JSON_BYTES = 256 * 1024
 MAX_JSON_DEPTH = 16
 
 Body = TypeVar("Body", bound=BaseModel)
+
+
+def _check_endpoint(value: str) -> str:
+    if value not in set(Endpoint):
+        raise ValueError(f"served are {', '.join(Endpoint)}")
+    return value
+
+
+#: What all lines of a file have as their `url`.
+ServedEndpoint = Annotated[StrictStr, AfterValidator(_check_endpoint)]
 
 
 def json_body(

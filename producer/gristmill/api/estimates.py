@@ -6,13 +6,15 @@ import logging
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends
-from pydantic import BaseModel, ConfigDict, StrictStr, field_validator
+from pydantic import BaseModel, ConfigDict, StrictStr
 
-from gristmill.api.bodies import documented, json_body
-from gristmill.api.context import BatchesReader, BatchesWriter, UseApi, is_id
-from gristmill.api.failures import not_found, refused, too_many
+from gristmill.api.bodies import ServedEndpoint, documented, json_body
+from gristmill.api.context import BatchesReader, BatchesWriter, UseApi
+from gristmill.api.failures import refused, too_many
+from gristmill.api.files import find_file
+from gristmill.api.lookup import find
 from gristmill.control.estimate import LIFETIME_S
-from gristmill.ledger import estimates, files, quotas
+from gristmill.ledger import estimates, quotas
 from gristmill.ledger.estimates import Estimate, EstimateStatus
 from gristmill.ledger.ids import new_id
 from gristmill.types import Endpoint
@@ -29,14 +31,7 @@ class EstimateRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     input_file_id: StrictStr
-    endpoint: StrictStr
-
-    @field_validator("endpoint")
-    @classmethod
-    def _check_endpoint(cls, value: str) -> str:
-        if value not in set(Endpoint):
-            raise ValueError(f"served are {', '.join(Endpoint)}")
-        return value
+    endpoint: ServedEndpoint
 
 
 class EstimateCounts(BaseModel):
@@ -70,6 +65,8 @@ class Seconds(BaseModel):
 
 
 class ProblemObject(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
     #: What it would fail: the whole batch, or its row alone.
     fails: Literal["batch", "row"]
     code: str
@@ -109,12 +106,7 @@ def create_estimate(
     body: Annotated[EstimateRequest, Depends(json_body(EstimateRequest))],
 ) -> EstimateObject:
     """Read a file as a batch of it would be read. Look at `status` until it is `completed`."""
-    file = None
-    if is_id(body.input_file_id):
-        with api.ledger.read() as conn:
-            file = files.get(conn, caller.tenant_id, body.input_file_id, now=api.now)
-    if file is None:
-        raise not_found("file", body.input_file_id, param="input_file_id")
+    file = find_file(api, caller.tenant_id, body.input_file_id, param="input_file_id")
     if file.purpose != "batch":
         raise refused(
             f"The file {file.id} has the purpose {file.purpose!r}, and not 'batch'.",
@@ -147,12 +139,13 @@ def create_estimate(
 @router.get("/{estimate_id}")
 def retrieve_estimate(estimate_id: str, api: UseApi, caller: BatchesReader) -> EstimateObject:
     """It stays for a week."""
-    estimate = None
-    if is_id(estimate_id):
-        with api.ledger.read() as conn:
-            estimate = estimates.get(conn, caller.tenant_id, estimate_id, now=api.now)
-    if estimate is None:
-        raise not_found("estimate", estimate_id, param="estimate_id")
+    estimate = find(
+        api,
+        "estimate",
+        estimate_id,
+        lambda conn: estimates.get(conn, caller.tenant_id, estimate_id, now=api.now),
+        param="estimate_id",
+    )
     return estimate_object(estimate)
 
 
@@ -177,15 +170,6 @@ def estimate_object(estimate: Estimate) -> EstimateObject:
         output_tokens=forecast.get("output_tokens"),
         cost=forecast.get("cost"),
         seconds=forecast.get("seconds"),
-        problems=[
-            ProblemObject(
-                fails="batch" if problem.fails == "batch" else "row",
-                code=problem.code,
-                message=problem.message,
-                line=problem.line,
-                param=problem.param,
-            )
-            for problem in estimate.problems
-        ],
+        problems=list(map(ProblemObject.model_validate, estimate.problems)),
         num_problems=estimate.num_problems,
     )

@@ -10,24 +10,21 @@ from typing import Annotated, Literal
 import anyio
 from anyio import from_thread, to_thread
 from fastapi import APIRouter, Header, Query, Request
+from sqlalchemy import Connection
 from starlette.responses import Response
 
 from gristmill.api.content import content_response, read_range
-from gristmill.api.context import Api, FilesReader, FilesWriter, UseApi, is_id
+from gristmill.api.context import Api, FilesReader, FilesWriter, UseApi
 from gristmill.api.failures import ApiError, not_found, refused
+from gristmill.api.lookup import find, list_page
 from gristmill.api.multipart import MultipartUpload, too_large
-from gristmill.api.objects import (
-    FileDeleted,
-    FileObject,
-    ListObject,
-    file_object,
-    list_object,
-)
+from gristmill.api.objects import FileDeleted, FileObject, ListObject, file_object
 from gristmill.control.room import check_room_for_bytes
 from gristmill.errors import KeyNotFound, StoreError
 from gristmill.ledger import files
 from gristmill.ledger.files import File
 from gristmill.ledger.ids import new_id
+from gristmill.ledger.paging import Page
 from gristmill.stores.keys import file_key
 
 log = logging.getLogger(__name__)
@@ -185,22 +182,18 @@ def list_files(
     order: Literal["asc", "desc"] = "desc",
     purpose: Annotated[str | None, Query(pattern=r"^[a-z_-]{1,64}$")] = None,
 ) -> ListObject[FileObject]:
-    page = None
-    if after is None or is_id(after):
-        with api.ledger.read() as conn:
-            page = files.list_page(
-                conn,
-                caller.tenant_id,
-                now=api.now,
-                limit=limit,
-                after_id=after,
-                purpose=purpose,
-                newest_first=order == "desc",
-            )
-    if page is None:
-        raise not_found("file", after or "", param="after")
-    objects = [file_object(file) for file in page.items]
-    return list_object(objects, [file.id for file in page.items], has_more=page.has_more)
+    def read(conn: Connection) -> Page[File] | None:
+        return files.list_page(
+            conn,
+            caller.tenant_id,
+            now=api.now,
+            limit=limit,
+            after_id=after,
+            purpose=purpose,
+            newest_first=order == "desc",
+        )
+
+    return list_page(api, "file", after, read, file_object)
 
 
 @router.get("/{file_id}")
@@ -272,12 +265,12 @@ def delete_file(file_id: str, api: UseApi, caller: FilesWriter) -> FileDeleted:
     return FileDeleted(id=file_id)
 
 
-def find_file(api: Api, tenant_id: str, file_id: str) -> File:
+def find_file(api: Api, tenant_id: str, file_id: str, *, param: str = "file_id") -> File:
     """Raises ApiError (404) unless the tenant has this file."""
-    file = None
-    if is_id(file_id):
-        with api.ledger.read() as conn:
-            file = files.get(conn, tenant_id, file_id, now=api.now)
-    if file is None:
-        raise not_found("file", file_id, param="file_id")
-    return file
+    return find(
+        api,
+        "file",
+        file_id,
+        lambda conn: files.get(conn, tenant_id, file_id, now=api.now),
+        param=param,
+    )

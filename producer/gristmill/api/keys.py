@@ -13,7 +13,9 @@ from gristmill.api.access import DEFAULT_SCOPES, Caller, Scope
 from gristmill.api.bodies import documented, json_body
 from gristmill.api.context import Admin, Api, UseApi, check_scope, is_id
 from gristmill.api.failures import not_found, refused
-from gristmill.api.objects import ListObject, list_object
+from gristmill.api.key_text import KeyText
+from gristmill.api.lookup import find, list_page
+from gristmill.api.objects import ListObject
 from gristmill.ledger import tenants
 from gristmill.ledger.tenants import ApiKey
 
@@ -43,6 +45,8 @@ class RotateRequest(BaseModel):
 
 
 class KeyObject(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
     id: str
     object: Literal["api_key"] = "api_key"
     name: str
@@ -74,7 +78,7 @@ def create_key(
         expires_at=body.expires_at,
     )
     log.info("key created tenant=%s key=%s by=%s", key.tenant_id, key.id, caller.key_id)
-    return NewKeyObject(**_key_object(key).model_dump(), key=str(text))
+    return _new_key_object(key, text)
 
 
 @router.get("")
@@ -84,14 +88,13 @@ def list_keys(
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> ListObject[KeyObject]:
-    page = None
-    if after is None or is_id(after):
-        with api.ledger.read() as conn:
-            page = tenants.list_keys(conn, caller.tenant_id, limit=limit, after_id=after)
-    if page is None:
-        raise not_found("key", after or "", param="after")
-    objects = [_key_object(key) for key in page.items]
-    return list_object(objects, [key.id for key in page.items], has_more=page.has_more)
+    return list_page(
+        api,
+        "key",
+        after,
+        lambda conn: tenants.list_keys(conn, caller.tenant_id, limit=limit, after_id=after),
+        KeyObject.model_validate,
+    )
 
 
 @router.post("/{key_id}/rotate", openapi_extra=documented(RotateRequest))
@@ -102,19 +105,20 @@ def rotate_key(
     body: Annotated[RotateRequest, Depends(json_body(RotateRequest))],
 ) -> NewKeyObject:
     """A new key with the name and scopes of this one, which ends after the overlap."""
-    key = None
-    if is_id(key_id):
-        with api.ledger.read() as conn:
-            key = tenants.find_key(conn, key_id)
-    if key is None or key.tenant_id != caller.tenant_id:
-        raise not_found("key", key_id, param="key_id")
+    key = find(
+        api,
+        "key",
+        key_id,
+        lambda conn: tenants.get_key(conn, caller.tenant_id, key_id),
+        param="key_id",
+    )
     _check_expiry(api, body.expires_at)
     _check_may_grant(caller, key.scopes)
     if not key.is_live(api.clock()):
         raise refused("This key has ended. Make a new one.", param="key_id", code="key_has_ended")
     text, new = api.access.replace_key(key, overlap_s=body.overlap_s, expires_at=body.expires_at)
     log.info("key rotated tenant=%s key=%s new=%s", key.tenant_id, key.id, new.id)
-    return NewKeyObject(**_key_object(new).model_dump(), key=str(text))
+    return _new_key_object(new, text)
 
 
 @router.delete("/{key_id}")
@@ -124,11 +128,11 @@ def revoke_key(key_id: str, api: UseApi, caller: Admin) -> KeyObject:
     if is_id(key_id):
         with api.ledger.write() as conn:
             if tenants.revoke_key(conn, caller.tenant_id, key_id, now=api.now):
-                key = tenants.find_key(conn, key_id)
+                key = tenants.get_key(conn, caller.tenant_id, key_id)
     if key is None:
         raise not_found("key", key_id, param="key_id")
     log.info("key revoked tenant=%s key=%s by=%s", caller.tenant_id, key.id, caller.key_id)
-    return _key_object(key)
+    return KeyObject.model_validate(key)
 
 
 def _check_expiry(api: Api, expires_at: int | None) -> None:
@@ -142,13 +146,5 @@ def _check_may_grant(caller: Caller, scopes: Iterable[str]) -> None:
         check_scope(caller, Scope(scope))
 
 
-def _key_object(key: ApiKey) -> KeyObject:
-    return KeyObject(
-        id=key.id,
-        name=key.name,
-        scopes=list(key.scopes),
-        created_at=key.created_at,
-        expires_at=key.expires_at,
-        revoked_at=key.revoked_at,
-        last_used_at=key.last_used_at,
-    )
+def _new_key_object(key: ApiKey, text: KeyText) -> NewKeyObject:
+    return NewKeyObject(**KeyObject.model_validate(key).model_dump(), key=str(text))

@@ -15,7 +15,7 @@ from gristmill.api.failures import not_found
 from gristmill.api.objects import ListObject, list_object
 from gristmill.ledger import quotas
 from gristmill.ledger.quotas import Tenant
-from gristmill.quotas import QUOTA_NAMES, quotas_of
+from gristmill.quotas import Quotas, quotas_of
 
 router = APIRouter(prefix="/v1/tenants", tags=["Tenants"])
 
@@ -38,17 +38,6 @@ class QuotasRequest(BaseModel):
     stored_bytes: QuotaValue | None = None
 
 
-class QuotasObject(BaseModel):
-    """Null is no limit."""
-
-    requests_per_min: int | None
-    batches_in_flight: int | None
-    rows_per_batch: int | None
-    rows_in_flight: int | None
-    queued_tokens: int | None
-    stored_bytes: int | None
-
-
 class InUseObject(BaseModel):
     batches_in_flight: int
     rows_in_flight: int
@@ -60,7 +49,8 @@ class TenantObject(BaseModel):
     id: str
     object: Literal["tenant"] = "tenant"
     created_at: int
-    quotas: QuotasObject
+    #: Null is no limit.
+    quotas: Quotas
     #: Those that are the tenant's own, and not the service's defaults.
     own_quotas: list[str]
 
@@ -127,11 +117,10 @@ def split_quotas(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tenant_object(api: Api, tenant: Tenant) -> TenantObject:
-    in_force = quotas_of(api.settings, tenant.own)
     return TenantObject(
         id=tenant.tenant_id,
         created_at=tenant.created_at,
-        quotas=QuotasObject(**{name: getattr(in_force, name) for name in QUOTA_NAMES}),
+        quotas=quotas_of(api.settings, tenant.own),
         own_quotas=sorted(tenant.own),
     )
 

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from fastapi import Depends
 
-from gristmill.api.context import Api, UseApi, WebhooksReader, WebhooksWriter, is_id
-from gristmill.api.failures import not_found, refused
+from gristmill.api.context import Api, UseApi, WebhooksReader, WebhooksWriter
+from gristmill.api.failures import refused
+from gristmill.api.lookup import find
 from gristmill.control.webhook_addresses import AddressPolicy, UrlRefused
 from gristmill.ledger import webhooks
 from gristmill.ledger.webhooks import WebhookEndpoint
@@ -15,13 +16,13 @@ from gristmill.ledger.webhooks import WebhookEndpoint
 
 def find_endpoint(api: Api, tenant_id: str, endpoint_id: str) -> WebhookEndpoint:
     """Raises ApiError (404) unless the tenant has this endpoint."""
-    endpoint = None
-    if is_id(endpoint_id):
-        with api.ledger.read() as conn:
-            endpoint = webhooks.get(conn, tenant_id, endpoint_id)
-    if endpoint is None:
-        raise not_found("webhook endpoint", endpoint_id, param="webhook_endpoint_id")
-    return endpoint
+    return find(
+        api,
+        "webhook endpoint",
+        endpoint_id,
+        lambda conn: webhooks.get(conn, tenant_id, endpoint_id),
+        param="webhook_endpoint_id",
+    )
 
 
 def check_url(api: Api, url: str, *, param: str) -> None:

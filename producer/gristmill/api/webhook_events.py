@@ -9,7 +9,8 @@ from fastapi import APIRouter, Depends, Query
 
 from gristmill.api.context import Api, UseApi, WebhooksReader, WebhooksWriter, is_id
 from gristmill.api.failures import not_found, refused
-from gristmill.api.objects import ListObject, list_object
+from gristmill.api.lookup import find, list_page
+from gristmill.api.objects import ListObject
 from gristmill.api.webhook_objects import (
     EventObject,
     EventWithDeliveriesObject,
@@ -46,16 +47,15 @@ def list_events(
     """The newest first. They are kept for 30 days, also when nobody was told."""
     if batch_id is not None and not is_id(batch_id):
         raise not_found("batch", batch_id, param="batch_id")
-    page = None
-    if after is None or is_id(after):
-        with api.ledger.read() as conn:
-            page = webhook_events.list_page(
-                conn, caller.tenant_id, limit=limit, after_id=after, batch_id=batch_id
-            )
-    if page is None:
-        raise not_found("event", after or "", param="after")
-    objects = [event_object(event) for event in page.items]
-    return list_object(objects, [event.id for event in page.items], has_more=page.has_more)
+    return list_page(
+        api,
+        "event",
+        after,
+        lambda conn: webhook_events.list_page(
+            conn, caller.tenant_id, limit=limit, after_id=after, batch_id=batch_id
+        ),
+        event_object,
+    )
 
 
 @router.get("/{event_id}")
@@ -87,10 +87,10 @@ def _with_deliveries(api: Api, event: WebhookEvent) -> EventWithDeliveriesObject
 
 
 def _find(api: Api, tenant_id: str, event_id: str) -> WebhookEvent:
-    event = None
-    if is_id(event_id):
-        with api.ledger.read() as conn:
-            event = webhook_events.get(conn, tenant_id, event_id)
-    if event is None:
-        raise not_found("event", event_id, param="event_id")
-    return event
+    return find(
+        api,
+        "event",
+        event_id,
+        lambda conn: webhook_events.get(conn, tenant_id, event_id),
+        param="event_id",
+    )

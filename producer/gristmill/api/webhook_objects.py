@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from gristmill.control.webhook_signing import secret_hint
@@ -58,6 +58,8 @@ class EndpointTestObject(BaseModel):
 
 
 class AttemptObject(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
     attempted_at: int
     duration_ms: int
     status_code: int | None
@@ -141,14 +143,5 @@ def _delivery(delivery: Delivery, event: WebhookEvent, attempts: list[Attempt]) 
         created_at=delivery.created_at,
         next_attempt_at=delivery.next_attempt_at if is_pending else None,
         delivered_at=delivery.delivered_at,
-        attempts=[
-            AttemptObject(
-                attempted_at=attempt.attempted_at,
-                duration_ms=attempt.duration_ms,
-                status_code=attempt.status_code,
-                error=attempt.error,
-                response_body=attempt.response_body,
-            )
-            for attempt in attempts
-        ],
+        attempts=list(map(AttemptObject.model_validate, attempts)),
     )

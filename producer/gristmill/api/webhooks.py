@@ -13,9 +13,10 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
 from gristmill.api.bodies import documented, json_body
-from gristmill.api.context import UseApi, WebhooksReader, WebhooksWriter, is_id
+from gristmill.api.context import UseApi, WebhooksReader, WebhooksWriter
 from gristmill.api.failures import not_found, refused
-from gristmill.api.objects import ListObject, list_object
+from gristmill.api.lookup import list_page
+from gristmill.api.objects import ListObject
 from gristmill.api.resent import RESEND_WINDOW_S, RetryCount, is_resent
 from gristmill.api.webhook_access import (
     EndpointToRead,
@@ -129,14 +130,13 @@ def list_endpoints(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> ListObject[EndpointObject]:
     """The newest first, without those that came with a batch."""
-    page = None
-    if after is None or is_id(after):
-        with api.ledger.read() as conn:
-            page = webhooks.list_page(conn, caller.tenant_id, limit=limit, after_id=after)
-    if page is None:
-        raise not_found("webhook endpoint", after or "", param="after")
-    objects = [endpoint_object(endpoint) for endpoint in page.items]
-    return list_object(objects, [shown.id for shown in objects], has_more=page.has_more)
+    return list_page(
+        api,
+        "webhook endpoint",
+        after,
+        lambda conn: webhooks.list_page(conn, caller.tenant_id, limit=limit, after_id=after),
+        endpoint_object,
+    )
 
 
 @router.get("/{webhook_endpoint_id}")

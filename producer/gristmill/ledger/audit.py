@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
-from gristmill.ledger.paging import Page, after, read_page
+from gristmill.ledger.paging import Page, read_page
 from gristmill.ledger.schema_account import audit_events
 
 
@@ -41,17 +41,10 @@ def list_page(
 
     None when there is no entry `after_id`.
     """
-    query = select(audit_events)
-    if tenant_id is not None:
-        query = query.where(audit_events.c.tenant_id == tenant_id)
-    if after_id is not None:
-        named = query.where(audit_events.c.id == after_id)
-        found = conn.execute(named).mappings().one_or_none()
-        if found is None:
-            return None
-        query = query.where(after(audit_events, found, newest_first=True))
-    rows, has_more = read_page(conn, query, audit_events, limit=limit, newest_first=True)
-    return Page([AuditEvent(**row) for row in rows], has_more)
+    of = () if tenant_id is None else (audit_events.c.tenant_id == tenant_id,)
+    return read_page(
+        conn, audit_events, lambda row: AuditEvent(**row), of=of, limit=limit, after_id=after_id
+    )
 
 
 def remove_older(conn: Connection, *, created_before: int, limit: int = 1000) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 
-from gristmill.ledger.paging import Page, after, read_page
+from gristmill.ledger.paging import Page, read_page
 from gristmill.ledger.schema_webhooks import webhook_attempts, webhook_deliveries
 from gristmill.ledger.webhooks import WebhookEndpoint
 
@@ -190,18 +190,11 @@ def list_page(
     conn: Connection, tenant_id: str, endpoint_id: str, *, limit: int, after_id: str | None = None
 ) -> Page[Delivery] | None:
     """The newest first; None when the endpoint has no delivery `after_id`."""
-    query = select(webhook_deliveries).where(
+    of = (
         webhook_deliveries.c.tenant_id == tenant_id,
         webhook_deliveries.c.endpoint_id == endpoint_id,
     )
-    if after_id is not None:
-        named = query.where(webhook_deliveries.c.id == after_id)
-        found = conn.execute(named).mappings().one_or_none()
-        if found is None:
-            return None
-        query = query.where(after(webhook_deliveries, found, newest_first=True))
-    rows, has_more = read_page(conn, query, webhook_deliveries, limit=limit, newest_first=True)
-    return Page([_delivery(row) for row in rows], has_more)
+    return read_page(conn, webhook_deliveries, _delivery, of=of, limit=limit, after_id=after_id)
 
 
 def of_event(conn: Connection, tenant_id: str, event_id: str) -> list[Delivery]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from sqlalchemy import ColumnElement, Connection, Select, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, insert, or_, select, update
 
-from gristmill.ledger.paging import Page, after, read_page
+from gristmill.ledger.paging import Page, read_page
 from gristmill.ledger.schema import batches, files
 from gristmill.ledger.status import BatchStatus
 
@@ -54,7 +54,9 @@ def get(
     conn: Connection, tenant_id: str, file_id: str, *, now: int = 0, for_update: bool = False
 ) -> File | None:
     """None for one that is deleted, or has expired by `now`."""
-    query = _of(tenant_id).where(files.c.id == file_id, *_is_there(now))
+    query = select(files).where(
+        files.c.tenant_id == tenant_id, files.c.id == file_id, *_is_there(now)
+    )
     row = conn.execute(query.with_for_update() if for_update else query).mappings().one_or_none()
     return None if row is None else File(**row)
 
@@ -70,16 +72,17 @@ def list_page(
     newest_first: bool = True,
 ) -> Page[File] | None:
     """The next files of a tenant; None when it never had one with the id `after_id`."""
-    query = _of(tenant_id).where(*_is_there(now))
-    if purpose is not None:
-        query = query.where(files.c.purpose == purpose)
-    if after_id is not None:
-        found = conn.execute(_of(tenant_id).where(files.c.id == after_id)).mappings().one_or_none()
-        if found is None:
-            return None
-        query = query.where(after(files, found, newest_first=newest_first))
-    rows, has_more = read_page(conn, query, files, limit=limit, newest_first=newest_first)
-    return Page([File(**row) for row in rows], has_more)
+    of_purpose = () if purpose is None else (files.c.purpose == purpose,)
+    return read_page(
+        conn,
+        files,
+        lambda row: File(**row),
+        of=(files.c.tenant_id == tenant_id,),
+        shown=(*_is_there(now), *of_purpose),
+        limit=limit,
+        after_id=after_id,
+        newest_first=newest_first,
+    )
 
 
 def is_being_read(conn: Connection, tenant_id: str, file_id: str) -> bool:
@@ -116,10 +119,6 @@ def list_expired(conn: Connection, *, now: int, limit: int = 100) -> Sequence[Fi
     )
     rows = conn.execute(query.order_by(files.c.expires_at).limit(limit)).mappings()
     return [File(**row) for row in rows]
-
-
-def _of(tenant_id: str) -> Select[tuple[object, ...]]:
-    return select(files).where(files.c.tenant_id == tenant_id)
 
 
 def _is_there(now: int) -> tuple[ColumnElement[bool], ...]:

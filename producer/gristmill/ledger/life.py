@@ -55,14 +55,19 @@ def list_to_remove(conn: Connection, *, now: int, limit: int) -> list[Batch]:
 
 def forget_work(conn: Connection, batch: Batch) -> None:
     """Shards and Segments of the batch are gone from the Store."""
-    for table in (shards, segments):
-        conn.execute(
-            delete(table).where(table.c.tenant_id == batch.tenant_id, table.c.batch_id == batch.id)
-        )
+    delete_work(conn, batch.tenant_id, batch.id)
     statement = update(batches).where(
         batches.c.tenant_id == batch.tenant_id, batches.c.id == batch.id
     )
     conn.execute(statement.values(remove_work_at=None))
+
+
+def delete_work(conn: Connection, tenant_id: str, batch_id: str) -> None:
+    """The rows of its Shards and Segments."""
+    for table in (shards, segments):
+        conn.execute(
+            delete(table).where(table.c.tenant_id == tenant_id, table.c.batch_id == batch_id)
+        )
 
 
 def read_row(conn: Connection, tenant_id: str, batch_id: str) -> dict[str, Any] | None:

@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from gristmill.ledger import life, usage
 from gristmill.ledger import shards as shard_queries
-from gristmill.ledger import usage
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.files import File
-from gristmill.ledger.schema import batches, files, segments, shards
+from gristmill.ledger.schema import batches, files
 from gristmill.ledger.shards import NewShard
 from gristmill.ledger.status import ENDS, BatchStatus
 from gristmill.types import Endpoint, ModelPin
@@ -31,7 +31,7 @@ def put_ended(
 ) -> None:
     """The row of a batch at its end, instead of what is there, and those of its files."""
     values = {name: value for name, value in row.items() if name in batches.c}
-    _forget(conn, values["tenant_id"], values["id"])
+    life.delete_work(conn, values["tenant_id"], values["id"])
     conn.execute(
         delete(batches).where(
             batches.c.tenant_id == values["tenant_id"], batches.c.id == values["id"]
@@ -56,7 +56,7 @@ def put_ingested(
     now: int,
 ) -> None:
     """The batch as it was when all of its input was read and no row had a result."""
-    _forget(conn, batch.tenant_id, batch.id)
+    life.delete_work(conn, batch.tenant_id, batch.id)
     # What was counted so far is counted again, Segment by Segment.
     usage.forget(conn, batch.tenant_id, batch.id)
     is_cancelling = batch.status is BatchStatus.CANCELLING
@@ -122,10 +122,3 @@ def lose_batch(conn: Connection, tenant_id: str, batch_id: str, *, now: int) -> 
         .values(status=BatchStatus.CANCELLED, cancelled_at=now)
     )
     conn.execute(update(batches).where(*of_batch).values(deleted_at=now, remove_work_at=now))
-
-
-def _forget(conn: Connection, tenant_id: str, batch_id: str) -> None:
-    for table in (shards, segments):
-        conn.execute(
-            delete(table).where(table.c.tenant_id == tenant_id, table.c.batch_id == batch_id)
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import ColumnElement, Connection, select
 
 from gristmill.ledger.batch import Batch, batch_from_row
-from gristmill.ledger.paging import Page, after, read_page
+from gristmill.ledger.paging import Page, read_page
 from gristmill.ledger.schema import batches
 from gristmill.ledger.status import BatchStatus
 
@@ -26,17 +26,15 @@ def list_page(
     conn: Connection, tenant_id: str, *, limit: int, after_id: str | None = None
 ) -> Page[Batch] | None:
     """The batches of a tenant, the newest first; None when it has none with the id `after_id`."""
-    query = select(batches).where(batches.c.tenant_id == tenant_id)
-    if after_id is not None:
-        # One that was deleted meanwhile keeps its place.
-        named = query.where(batches.c.id == after_id)
-        found = conn.execute(named).mappings().one_or_none()
-        if found is None:
-            return None
-        query = query.where(after(batches, found, newest_first=True))
-    query = query.where(batches.c.deleted_at.is_(None))
-    rows, has_more = read_page(conn, query, batches, limit=limit, newest_first=True)
-    return Page([batch_from_row(row) for row in rows], has_more)
+    return read_page(
+        conn,
+        batches,
+        batch_from_row,
+        of=(batches.c.tenant_id == tenant_id,),
+        shown=(batches.c.deleted_at.is_(None),),
+        limit=limit,
+        after_id=after_id,
+    )
 
 
 def list_to_read(conn: Connection, *, limit: int = 100) -> list[Batch]:

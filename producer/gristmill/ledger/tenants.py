@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import Connection, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from gristmill.ledger.paging import Page, after, read_page
+from gristmill.ledger.paging import Page, read_page
 from gristmill.ledger.schema import api_keys, tenants
 
 #: `last_used_at` is written at most so often.
@@ -56,24 +56,21 @@ def add_key(conn: Connection, key: ApiKey) -> None:
 def find_key(conn: Connection, key_id: str) -> ApiKey | None:
     """By the public part of a key that a caller has shown: before anybody knows the tenant."""
     row = conn.execute(select(api_keys).where(api_keys.c.id == key_id)).mappings().one_or_none()
-    return None if row is None else ApiKey(**dict(row) | {"scopes": tuple(row["scopes"])})
+    return None if row is None else _api_key(row)
+
+
+def get_key(conn: Connection, tenant_id: str, key_id: str) -> ApiKey | None:
+    """A key of the tenant."""
+    key = find_key(conn, key_id)
+    return key if key is not None and key.tenant_id == tenant_id else None
 
 
 def list_keys(
     conn: Connection, tenant_id: str | None, *, limit: int, after_id: str | None = None
 ) -> Page[ApiKey] | None:
     """Keys, the newest first, of one tenant or, for an operator, of all (None)."""
-    query = select(api_keys)
-    if tenant_id is not None:
-        query = query.where(api_keys.c.tenant_id == tenant_id)
-    if after_id is not None:
-        found = conn.execute(query.where(api_keys.c.id == after_id)).mappings().one_or_none()
-        if found is None:
-            return None
-        query = query.where(after(api_keys, found, newest_first=True))
-    rows, has_more = read_page(conn, query, api_keys, limit=limit, newest_first=True)
-    found_keys = [ApiKey(**dict(row) | {"scopes": tuple(row["scopes"])}) for row in rows]
-    return Page(found_keys, has_more)
+    of = () if tenant_id is None else (api_keys.c.tenant_id == tenant_id,)
+    return read_page(conn, api_keys, _api_key, of=of, limit=limit, after_id=after_id)
 
 
 def revoke_key(conn: Connection, tenant_id: str, key_id: str, *, now: int) -> bool:
@@ -103,6 +100,10 @@ def touch_key(conn: Connection, key: ApiKey, *, now: int) -> None:
         api_keys.c.tenant_id == key.tenant_id, api_keys.c.id == key.id, is_older
     )
     conn.execute(statement.values(last_used_at=now))
+
+
+def _api_key(row: RowMapping) -> ApiKey:
+    return ApiKey(**dict(row) | {"scopes": tuple(row["scopes"])})
 
 
 def all_tenants(conn: Connection) -> Sequence[str]:

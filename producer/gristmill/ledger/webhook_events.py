@@ -15,7 +15,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from gristmill.ledger import deliveries, webhooks
 from gristmill.ledger.batch import Batch
-from gristmill.ledger.paging import Page, after, read_page
+from gristmill.ledger.paging import Page, read_page
 from gristmill.ledger.schema_webhooks import webhook_endpoints, webhook_events
 from gristmill.ledger.status import BatchStatus
 from gristmill.ledger.webhooks import ENDS, EventType
@@ -102,17 +102,15 @@ def list_page(
     batch_id: str | None = None,
 ) -> Page[WebhookEvent] | None:
     """The newest first, of all batches or of one; None when there is no event `after_id`."""
-    query = select(webhook_events).where(webhook_events.c.tenant_id == tenant_id)
-    if after_id is not None:
-        named = query.where(webhook_events.c.id == after_id)
-        found = conn.execute(named).mappings().one_or_none()
-        if found is None:
-            return None
-        query = query.where(after(webhook_events, found, newest_first=True))
-    if batch_id is not None:
-        query = query.where(webhook_events.c.batch_id == batch_id)
-    rows, has_more = read_page(conn, query, webhook_events, limit=limit, newest_first=True)
-    return Page([WebhookEvent(**dict(row)) for row in rows], has_more)
+    return read_page(
+        conn,
+        webhook_events,
+        lambda row: WebhookEvent(**row),
+        of=(webhook_events.c.tenant_id == tenant_id,),
+        shown=() if batch_id is None else (webhook_events.c.batch_id == batch_id,),
+        limit=limit,
+        after_id=after_id,
+    )
 
 
 def list_old(conn: Connection, *, before: int, limit: int = 100) -> list[WebhookEvent]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, func, insert, or_, select, update
 
-from gristmill.ledger.paging import Page, after, read_page
+from gristmill.ledger.paging import Page, read_page
 from gristmill.ledger.schema_webhooks import webhook_endpoints
 
 
@@ -128,17 +128,15 @@ def list_page(
     conn: Connection, tenant_id: str, *, limit: int, after_id: str | None = None
 ) -> Page[WebhookEndpoint] | None:
     """The newest first; None when the tenant never had one with the id `after_id`."""
-    query = select(webhook_endpoints).where(*_listed(tenant_id))
-    if after_id is not None:
-        named = select(webhook_endpoints).where(
-            webhook_endpoints.c.tenant_id == tenant_id, webhook_endpoints.c.id == after_id
-        )
-        found = conn.execute(named).mappings().one_or_none()
-        if found is None:
-            return None
-        query = query.where(after(webhook_endpoints, found, newest_first=True))
-    rows, has_more = read_page(conn, query, webhook_endpoints, limit=limit, newest_first=True)
-    return Page([_endpoint(row) for row in rows], has_more)
+    return read_page(
+        conn,
+        webhook_endpoints,
+        _endpoint,
+        of=(webhook_endpoints.c.tenant_id == tenant_id,),
+        shown=_listed(tenant_id),
+        limit=limit,
+        after_id=after_id,
+    )
 
 
 def list_listening(

@@ -7,18 +7,15 @@ from dataclasses import dataclass, replace
 
 from gristmill.control.accept import new_results
 from gristmill.control.lines import LineWriter
+from gristmill.control.must_read import read_accepted, read_shard
 from gristmill.control.receipt import Origin
-from gristmill.errors import CorruptDocument
 from gristmill.ledger import segments
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.segments import Accepted
 from gristmill.ledger.shards import Bitmap
 from gristmill.stores.base import Store
-from gristmill.stores.keys import segment_key, shard_key
-from gristmill.stores.segments import read_segment
 from gristmill.types import Bell, RowResult, Segment, Shard
-from gristmill.wire import decode_shard
 
 _SEGMENTS_AT_ONCE = 64
 
@@ -89,7 +86,7 @@ class _Reader:
 
     def lines(self, accepted: Accepted) -> Iterator[bytes]:
         """Those of a Segment that count, in its own order."""
-        segment = self._read(self._bell(accepted))
+        segment = read_accepted(self._store, self._bell(accepted))
         origin = Origin(accepted.attempt_id, max(segment.mark.order, 1), segment.engine_version)
         for result in self._counting(accepted, segment):
             if result.error:
@@ -108,7 +105,7 @@ class _Reader:
         batch = self._batch
         with self._ledger.read() as conn:
             earlier = segments.list_earlier(conn, batch.tenant_id, batch.id, batch.run_id, accepted)
-        found = [self._read(bell) for bell in earlier]
+        found = [read_accepted(self._store, bell) for bell in earlier]
         num_jobs = 1 + max(r.job_idx for s in (*found, segment) for r in s.results)
         seen = Bitmap.empty(num_jobs)
         for before in found:
@@ -127,17 +124,7 @@ class _Reader:
             accepted.seq,
         )
 
-    def _read(self, bell: Bell) -> Segment:
-        segment = read_segment(self._store, bell)
-        if segment is None:
-            raise CorruptDocument(
-                f"The Segment {segment_key(bell)} was accepted and can no longer be read: the "
-                "store has lost or damaged it. Restore it from a copy, or run the batch again."
-            )
-        return segment
-
     def _read_shard(self, n: int) -> Shard:
         if self._shard is None or self._shard.n != n:
-            key = shard_key(self._batch.tenant_id, self._batch.id, self._batch.run_id, n)
-            self._shard = decode_shard(self._store.get(key))
+            self._shard = read_shard(self._store, self._batch, n)
         return self._shard

@@ -11,16 +11,13 @@ from dataclasses import dataclass, replace
 from gristmill.control.accept import new_results
 from gristmill.control.base import Control
 from gristmill.control.lines import LineWriter
+from gristmill.control.must_read import read_accepted, read_shard
 from gristmill.control.receipt import Origin
-from gristmill.errors import CorruptDocument, KeyNotFound
 from gristmill.ledger import segments, shards
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import Bitmap, ShardRow
 from gristmill.ledger.status import FreezeReason
-from gristmill.stores.keys import segment_key, shard_key
-from gristmill.stores.segments import read_segment
-from gristmill.types import Bell, Row, RowError, RowResult, Shard
-from gristmill.wire import decode_shard
+from gristmill.types import Bell, Row, RowError, RowResult
 
 _NEVER_RUN = {
     FreezeReason.EXPIRED: RowError(
@@ -80,7 +77,7 @@ def _lines_of_shard(
     results = _results(control, shard, counting)
     # The rows that ingest refused never became Jobs: their results say all.
     all_failed = len(results) == shard.num_jobs and all(r.error for r, _ in results.values())
-    made = None if all_failed else _read_shard(control, batch, shard)
+    made = None if all_failed else read_shard(control.store, batch, shard.n)
     jobs = made.jobs if made else ()
     for result, origin in results.values():
         for row in result.rows:
@@ -104,27 +101,11 @@ def _results(
     accepted = Bitmap.empty(shard.num_jobs)
     results = {}
     for bell in counting:
-        segment = read_segment(control.store, bell)
-        if segment is None:
-            raise CorruptDocument(
-                f"The Segment {segment_key(bell)} was accepted and can no longer be read: the "
-                "store has lost or damaged it. Restore it from a copy, or run the batch again."
-            )
+        segment = read_accepted(control.store, bell)
         origin = Origin(bell.attempt_id, max(segment.mark.order, 1), segment.engine_version)
         for result in new_results(segment, accepted, shard.num_jobs):
             results[result.job_idx] = result, origin
     return results
-
-
-def _read_shard(control: Control, batch: Batch, shard: ShardRow) -> Shard:
-    key = shard_key(batch.tenant_id, batch.id, batch.run_id, shard.n)
-    try:
-        return decode_shard(control.store.get(key))
-    except KeyNotFound as error:
-        raise CorruptDocument(
-            f"The Shard {key} is no longer there: the store has lost it. Restore it from a copy, "
-            "or run the batch again."
-        ) from error
 
 
 def _never_run(batch: Batch) -> RowError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 import pytest
 from mixed_batch import answer
@@ -13,6 +14,8 @@ from submitted_batch import read_all, submit_batch
 
 from gristmill.control.accepted import Cursor, accepted_lines, is_of_this_order
 from gristmill.control.rebuild import rebuild
+from gristmill.errors import CorruptDocument
+from gristmill.stores.keys import shard_key
 
 
 def cursors(bench: Bench) -> list[Cursor]:
@@ -58,6 +61,21 @@ def test_a_ledger_that_numbers_as_the_lost_one_did_goes_on_from_its_cursors(benc
 
     with rebuilt(bench) as first, rebuilt(first) as second:
         assert cursors(second) == cursors(first) != cursors(bench)
+
+
+def test_a_lost_shard_is_told_of_where_its_rows_would_stand(bench: Bench) -> None:
+    start(bench)
+    answer(bench, 3, 0)
+    answer(bench, 0, 0)
+    key = shard_key("acme", bench.batch_id, bench.batch.run_id, 0)
+    bench.store.delete(key)
+    lines = accepted_lines(bench.ledger, bench.store, bench.batch, Cursor())
+
+    found = [line for _, line in islice(lines, 2)]
+
+    assert b'"row-3"' in found[0] and b'"row-8"' in found[1]
+    with pytest.raises(CorruptDocument, match=f"The Shard {key} is no longer there"):
+        next(lines)
 
 
 @pytest.mark.parametrize("cursor", [Cursor(99, 1, "abc"), Cursor(1, 1), Cursor(0, 1)])

@@ -12,8 +12,7 @@ from itertools import islice
 from gristmill import crash_points
 from gristmill.control.base import Control
 from gristmill.control.ending import write_end
-from gristmill.control.records import remove_old_records
-from gristmill.ledger import files, life
+from gristmill.ledger import audit, estimates, files, life, webhook_events
 from gristmill.ledger.batch import Batch
 from gristmill.stores.keys import batch_key, batch_prefix, end_key, file_key
 
@@ -27,14 +26,23 @@ _MAX_OBJECTS = 200
 _MAX_BATCHES = 20
 _UNFINISHED_EVERY_S = 6 * 3600
 _UNFINISHED_AFTER_S = 24 * 3600
+#: Events of webhooks, with their deliveries.
+_EVENTS_LIFETIME_S = 30 * 24 * 3600
+_RECORDS_EVERY_S = 600
+_MAX_RECORDS = 10_000
 
 
 def remove_unneeded(control: Control) -> None:
     """A bounded part of what is due; for the sweep. Raises StoreError."""
+    _remove_events(control)
+    if _is_time_to(control, "remove_records", every_s=_RECORDS_EVERY_S):
+        _remove_records(control)
+    # What follows needs the Store, which may be away.
     _remove_expired_files(control)
     _remove_work(control)
-    _remove_unfinished(control)
-    remove_old_records(control)
+    if _is_time_to(control, "remove_unfinished", every_s=_UNFINISHED_EVERY_S):
+        num_removed = control.store.remove_unfinished(_UNFINISHED_AFTER_S)
+        log.info("unfinished writes removed num=%d", num_removed)
 
 
 def _remove_expired_files(control: Control) -> None:
@@ -78,13 +86,28 @@ def _unneeded_keys(control: Control, batch: Batch) -> Iterator[str]:
             yield key
 
 
-def _remove_unfinished(control: Control) -> None:
-    name, now = "remove_unfinished", control.now
+def _remove_events(control: Control) -> None:
     with control.ledger.read() as conn:
-        if not life.is_chore_due(conn, name, now=now):
-            return
+        old = webhook_events.list_old(conn, before=control.now - _EVENTS_LIFETIME_S)
+    if old:
+        with control.ledger.write() as conn:
+            for event in old:
+                webhook_events.remove(conn, event)
+
+
+def _remove_records(control: Control) -> None:
+    """Estimates, and entries of the audit log."""
+    now = control.now
+    before = now - control.settings.audit_lifetime_s
     with control.ledger.write() as conn:
-        is_ours = life.claim_chore(conn, name, now=now, every_s=_UNFINISHED_EVERY_S)
-    if is_ours:
-        num_removed = control.store.remove_unfinished(_UNFINISHED_AFTER_S)
-        log.info("unfinished writes removed num=%d", num_removed)
+        estimates.remove_expired(conn, now=now)
+        audit.remove_older(conn, created_before=before, limit=_MAX_RECORDS)
+
+
+def _is_time_to(control: Control, name: str, *, every_s: int) -> bool:
+    """Of what some process does now and then for all of them: whether this one does it now."""
+    with control.ledger.read() as conn:
+        if not life.is_chore_due(conn, name, now=control.now):
+            return False
+    with control.ledger.write() as conn:
+        return life.claim_chore(conn, name, now=control.now, every_s=every_s)

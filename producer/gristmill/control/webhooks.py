@@ -36,7 +36,6 @@ _MAX_THREADS, _MAX_OF_TENANT = 12, 8
 _CLAIM_S = 60
 #: While some are being sent, it is looked so often whether more are due.
 _LOOK_EVERY_S = 0.5
-_KEPT_FOR_S = 30 * 24 * 3600
 
 
 def deliver_due(
@@ -54,7 +53,6 @@ def deliver_due(
     last_begin = monotonic() + SLICE_S - ATTEMPT_S - 2 * _LOOK_EVERY_S
     num_attempts = 0
     running: dict[Future[int], Delivery] = {}
-    _remove_old(control)
     with ThreadPoolExecutor(_MAX_THREADS, "webhook") as pool:
         while True:
             while len(running) < _MAX_THREADS and monotonic() < last_begin and not should_stop():
@@ -224,12 +222,3 @@ def _note_failure(
             *(endpoint.tenant_id, endpoint.id, follows.disabled_reason),
         )
     webhooks.change(conn, endpoint, changed)
-
-
-def _remove_old(control: Control) -> None:
-    with control.ledger.read() as conn:
-        old = webhook_events.list_old(conn, before=control.now - _KEPT_FOR_S)
-    if old:
-        with control.ledger.write() as conn:
-            for event in old:
-                webhook_events.remove(conn, event)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from fake_engine import FakeEngine
 from pipeline import read_lines
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from gristmill import compute, local
+from gristmill import local
 from gristmill.compute import WorkerConfig
 from gristmill.queues.base import Queue
 from gristmill.settings import Settings
@@ -98,8 +95,12 @@ class Desk:
             self.progress.append(progress)
             on_progress(progress)
 
-        with self._fake_worker():
-            return local.run(self.config(), on_progress=heard, should_stop=should_stop)
+        return local.run(
+            self.config(),
+            on_progress=heard,
+            should_stop=should_stop,
+            build_worker=self.build_worker,
+        )
 
     def config(self) -> local.RunConfig:
         return local.RunConfig(
@@ -115,24 +116,14 @@ class Desk:
             fleet=self.fleet,
         )
 
-    @contextmanager
-    def _fake_worker(self) -> Iterator[None]:
-        def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:
-            engine = FakeEngine(
-                clock=RealClock(),  # type: ignore[arg-type]
-                step_s=self.step_s,
-                on_decode=self.on_decode,
-                max_num_seqs=8,
-            )
-            return Worker(engine, queue, store, config)
-
-        before = getattr(_own, "build", None)
-        with patch("gristmill.local.pipeline.find_worker", _find_worker):
-            _own.build = build
-            try:
-                yield
-            finally:
-                _own.build = before
+    def build_worker(self, config: WorkerConfig, queue: Queue, store: Store) -> Worker:
+        engine = FakeEngine(
+            clock=RealClock(),  # type: ignore[arg-type]
+            step_s=self.step_s,
+            on_decode=self.on_decode,
+            max_num_seqs=8,
+        )
+        return Worker(engine, queue, store, config)
 
     @property
     def answers(self) -> list[dict[str, Any]]:
@@ -141,15 +132,6 @@ class Desk:
     @property
     def failures(self) -> list[dict[str, Any]]:
         return read_lines(self.errors.read_bytes())
-
-
-#: Desks run in several threads at once, and some outlive their test: each thread has its own
-#: worker, and whoever has none the real one, in whatever order the patches are undone.
-_own = threading.local()
-
-
-def _find_worker() -> Any:
-    return getattr(_own, "build", None) or compute.find_worker()
 
 
 def comparable(line: dict[str, Any]) -> dict[str, Any]:

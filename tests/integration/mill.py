@@ -5,24 +5,20 @@ Ledger, store, queue, dispatch and accept are the real ones; only the engine is 
 
 from __future__ import annotations
 
-import io
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from unittest.mock import patch
 
-from pipeline import Bench, make_job, make_windows
+from pipeline import PIN, Bench, make_job, make_windows
 
-from gristmill.control import ingest
 from gristmill.control.accept import take_bells
 from gristmill.control.base import read_batch
 from gristmill.control.dispatch import dispatch
+from gristmill.control.ingest import ingest_windows
 from gristmill.control.sweep import sweep
 from gristmill.ledger import batches
 from gristmill.ledger.batch import Batch, Submission
 from gristmill.queues.base import BULK_LANE, Lease
-from gristmill.requests.prepare import Cursor, Window
 from gristmill.stores.keys import segment_key, shard_key, stop_key
 from gristmill.stores.segments import bell_of
 from gristmill.types import (
@@ -31,7 +27,6 @@ from gristmill.types import (
     Endpoint,
     FinishReason,
     Job,
-    ModelPin,
     RowResult,
     Segment,
     ShardPointer,
@@ -39,7 +34,6 @@ from gristmill.types import (
 )
 from gristmill.wire import decode_pointer, decode_shard, encode_bell, encode_segment
 
-PIN = ModelPin("fake", "0123456789abcdef", "tok", "float32")
 _ANSWER = (Choice((1,), "x", FinishReason.STOP),)
 
 
@@ -98,16 +92,8 @@ class Mill:
             )
         prompt = (1,) * prompt_tokens
         jobs = (make_job(i, prompt=prompt, max_tokens=max_tokens) for i in range(num_jobs))
-        windows = make_windows(jobs)
-
-        def scripted(source: object, *, start: Cursor, **_: object) -> Iterator[Window]:
-            yield from (w for w in windows if w.cursor.row_idx > start.row_idx)
-
-        model: Any = None
-        with patch.object(ingest, "prepare", scripted):
-            ingest.ingest_slice(
-                control, tenant_id, batch_id, io.BytesIO, model, should_pause=lambda: False
-            )
+        made = self.batch(tenant_id, batch_id)
+        ingest_windows(control, made, make_windows(jobs), should_pause=lambda: False)
         return self.batch(tenant_id, batch_id)
 
     def batch(self, tenant_id: str, batch_id: str) -> Batch:

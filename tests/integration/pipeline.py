@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
 from fake_engine import Clock, fake_text, fake_tokens
 
@@ -192,17 +191,14 @@ class Bench:
         error: Exception | None = None,
     ) -> bool:
         """Ingest `windows` instead of a file, then raise `error` if there is one."""
+        batch = self.batch
 
-        def scripted(source: object, *, start: Cursor, **_: object) -> Iterator[Window]:
-            yield from (w for w in windows if w.cursor.row_idx > start.row_idx)
+        def read() -> Iterator[Window]:
+            yield from (w for w in windows if w.cursor.row_idx > batch.ingest_row_idx)
             if error is not None:
                 raise error
 
-        model: Any = None
-        with patch.object(ingest, "prepare", scripted):
-            return ingest.ingest_slice(
-                self.control, TENANT, self.batch_id, io.BytesIO, model, should_pause=should_pause
-            )
+        return ingest.ingest_windows(self.control, batch, read(), should_pause=should_pause)
 
     def lines(self, which: str) -> list[dict[str, Any]] | None:
         """The lines of the output or error file of the batch; None without such a file."""

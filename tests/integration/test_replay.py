@@ -31,8 +31,13 @@ def desk(tmp_path: Path) -> Desk:
     return desk
 
 
+def worker_of(desk: Desk) -> Any:
+    """What replay finds installed."""
+    return patch("gristmill.local.pipeline.find_worker", lambda: desk.build_worker)
+
+
 def again(desk: Desk, custom_id: str, **options: Any) -> ReplayReport:
-    with desk._fake_worker():
+    with worker_of(desk):
         return replay(
             desk.output,
             options.pop("input_path", desk.input),
@@ -188,7 +193,7 @@ def test_the_command_says_what_it_found_and_ends_with_it(desk: Desk) -> None:
 
     def call(*options: str) -> Any:
         call = ["replay", str(desk.output), "--input", str(desk.input), "--model", str(desk.model)]
-        with desk._fake_worker(), patch.dict("os.environ", {"GRISTMILL_DEVICE": "cpu"}):
+        with worker_of(desk), patch.dict("os.environ", {"GRISTMILL_DEVICE": "cpu"}):
             return CliRunner().invoke(app, [*call, *options])
 
     same = call("--id", "greedy")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
@@ -89,24 +90,31 @@ def ingest_slice(
 ) -> bool:
     """Read on from the cursor until the end or a pause (asked after each window); whether done."""
     batch = read_batch(control, tenant_id, batch_id)
+    with closing(_windows(control, batch, source_opener, model, tokeniser)) as windows:
+        return ingest_windows(control, batch, windows, should_pause=should_pause)
+
+
+def ingest_windows(
+    control: Control, batch: Batch, windows: Iterable[Window], *, should_pause: Callable[[], bool]
+) -> bool:
+    """Take what lies behind the batch's cursor, window by window; whether that was all of it."""
     if batch.status is not BatchStatus.VALIDATING or batch.freeze_reason:
         return True
     try:
-        with source_opener() as source:
-            for window in _windows(control, batch, source, model, tokeniser):
-                if not _store_window(control, batch, window):
-                    return False
-                batch = read_batch(control, tenant_id, batch_id)
-                check_room_for_rows(control, batch)
-                if should_pause():
-                    return False
+        for window in windows:
+            if not _store_window(control, batch, window):
+                return False
+            batch = read_batch(control, batch.tenant_id, batch.id)
+            check_room_for_rows(control, batch)
+            if should_pause():
+                return False
     except BatchInvalid as invalid:
         with control.ledger.write() as conn:
-            usage.forget(conn, tenant_id, batch_id)
+            usage.forget(conn, batch.tenant_id, batch.id)
             batches.fail_validation(
                 conn,
-                tenant_id,
-                batch_id,
+                batch.tenant_id,
+                batch.id,
                 errors=invalid.errors,
                 num_errors=invalid.num_errors,
                 now=control.now,
@@ -115,27 +123,32 @@ def ingest_slice(
         return True
     write_ingested(control, batch)
     with control.ledger.write() as conn:
-        batches.transition(conn, tenant_id, batch_id, BatchStatus.IN_PROGRESS, control.now)
-    crash_points.at("ingested", batch=batch_id)
+        batches.transition(conn, batch.tenant_id, batch.id, BatchStatus.IN_PROGRESS, control.now)
+    crash_points.at("ingested", batch=batch.id)
     return True
 
 
 def _windows(
-    control: Control, batch: Batch, source: BinaryIO, model: Model, tokeniser: Tokeniser | None
-) -> Iterator[Window]:
-    return prepare(
-        source,
-        model=model,
-        tokeniser=tokeniser,
-        settings=_settings_of(control, batch),
-        batch_seed=batch.seed,
-        endpoint=batch.endpoint,
-        start=Cursor(
-            byte_offset=batch.ingest_byte_offset,
-            line_no=batch.ingest_line_no,
-            row_idx=batch.ingest_row_idx,
-        ),
-    )
+    control: Control,
+    batch: Batch,
+    source_opener: Callable[[], BinaryIO],
+    model: Model,
+    tokeniser: Tokeniser | None,
+) -> Generator[Window, None, None]:
+    with source_opener() as source:
+        yield from prepare(
+            source,
+            model=model,
+            tokeniser=tokeniser,
+            settings=_settings_of(control, batch),
+            batch_seed=batch.seed,
+            endpoint=batch.endpoint,
+            start=Cursor(
+                byte_offset=batch.ingest_byte_offset,
+                line_no=batch.ingest_line_no,
+                row_idx=batch.ingest_row_idx,
+            ),
+        )
 
 
 def _settings_of(control: Control, batch: Batch) -> Settings:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from gristmill.errors import UsageError
@@ -43,12 +42,7 @@ class LockedFolder:
         self.store = LocalStore(self._path / self.store_name)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.ledger.close()
         self._lock.drop()
 

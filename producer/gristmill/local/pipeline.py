@@ -37,9 +37,11 @@ def run(
     *,
     on_progress: Callable[[Progress], None],
     should_stop: Callable[[], bool],
+    build_worker: BuildWorker | None = None,
 ) -> Summary:
     """Answer every line of the input, going on where an earlier start of the same run stopped.
 
+    Without a fleet the Worker is what `build_worker` makes, by default that which is installed.
     Raises UsageError (the work folder is in use, the input is missing), WorkFolderMismatch and
     whatever loading the model raises. A file that fails validation is a Summary with `errors`.
     """
@@ -49,7 +51,7 @@ def run(
         revision=config.revision,
         served_names=config.served_names,
     )
-    build_worker = None if config.fleet else find_worker()
+    build = None if config.fleet else build_worker or find_worker()
     input_file = InputFile(config.input_path)
     with WorkFolder(config.work_dir) as folder:
         run = _Run(
@@ -61,7 +63,7 @@ def run(
             on_progress=on_progress,
             should_stop=should_stop,
         )
-        answer = run.answer_elsewhere if build_worker is None else partial(run.answer, build_worker)
+        answer = run.answer_elsewhere if build is None else partial(run.answer, build)
         has_ended = run.read() and answer() and run.write()
         summary = run.summary(has_ended=has_ended)
         if summary.status != "interrupted":

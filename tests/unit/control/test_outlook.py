@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from mill import PIN, Mill
-from pipeline import Bench
+from mill import Mill
+from pipeline import PIN, Bench
 
 from gristmill.control.budget import tokens_left
 from gristmill.control.outlook import NO_SIGN_S, Outlook, Phase, Progress

@@ -6,12 +6,12 @@ After so many rows, or a few more, nothing is decoded any more; 0: all goes on.
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 
 from fake_engine import FakeEngine
+from local_run import RealClock
 
 import gristmill.compute
 from gristmill.cli import app
@@ -19,16 +19,6 @@ from gristmill.compute import WorkerConfig
 from gristmill.queues.base import Queue
 from gristmill.stores.base import Store
 from gristmill_worker.worker import Worker
-
-
-class RealClock:
-    """Steps of the Engine take their time."""
-
-    def __call__(self) -> float:
-        return time.monotonic()
-
-    def advance(self, seconds: float) -> None:
-        time.sleep(seconds)
 
 
 def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:

@@ -10,10 +10,10 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from openai import OpenAI
+from openai import DefaultHttpxClient, OpenAI
 from openai.types import Batch, FileObject
 
 ENDED = ("completed", "failed", "expired", "cancelled")
@@ -31,10 +31,16 @@ class Stage:
     hand_url: str
     keys: dict[str, str]
     suffix: str = ""
+    #: The paths of all requests that the service has answered so far.
+    answers: list[str] = field(default_factory=list)
 
     def client(self, tenant: str = "acme", **options: Any) -> OpenAI:
         options = {"api_key": self.keys[tenant], "max_retries": 0, "timeout": 60, **options}
-        return OpenAI(**{"base_url": self.base_url, **options})
+        counted = DefaultHttpxClient(event_hooks={"response": [self._count]})
+        return OpenAI(**{"base_url": self.base_url, "http_client": counted, **options})
+
+    def _count(self, answer: Any) -> None:
+        self.answers.append(answer.url.path)
 
     def do(self, action: str, **values: Any) -> Any:
         body = json.dumps({"action": action, **values}).encode()

@@ -166,7 +166,11 @@ def stage(make_stage: Callable[[str], Stage]) -> Stage:
 def test_the_official_client_finds_what_it_knows(
     stage: Stage, check: Callable[[Stage], None]
 ) -> None:
+    num_before = len(stage.answers)
+
     check(stage)
+
+    assert len(stage.answers) > num_before, "it looked at nothing"
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from typing import Any
 
 import openai
@@ -63,11 +62,7 @@ def test_B47_a_service_that_dies_midway_and_while_it_finalizes_has_each_row_once
         up.stop(signal.SIGKILL)
         dying = Up(folder, crash_point="file-written=exit")
         client = dying.client(key)
-        give_up_at = time.monotonic() + 60
-        while dying.process.poll() is None:
-            watcher.look(client)
-            assert time.monotonic() < give_up_at
-            time.sleep(0.05)
+        wait_for(lambda: (watcher.look(client), dying.process.poll() is not None)[1])
         last = Up(folder)
         client = last.client(key)
         ended: Any = wait_for(lambda: (b := watcher.look(client)) and b.completed_at and b)

@@ -82,34 +82,16 @@ def make_app(broker: Broker) -> Celery:
 
 def add_tasks(app: Celery, tasks: ControlTasks) -> None:
     """The tasks of an app are these, and none of Celery's own."""
-
-    def dispatch() -> None:
-        tasks.dispatch()
-
-    def sweep() -> None:
-        tasks.sweep()
-
-    def ingest(tenant_id: str, batch_id: str, word: str) -> None:
-        tasks.ingest(tenant_id, batch_id, word)
-
-    def estimate(tenant_id: str, estimate_id: str, word: str) -> None:
-        tasks.estimate(tenant_id, estimate_id, word)
-
-    def finalize(tenant_id: str, batch_id: str, word: str) -> None:
-        tasks.finalize(tenant_id, batch_id, word)
-
-    def webhooks() -> None:
-        tasks.webhooks()
-
-    for name, function in (
-        (DISPATCH, dispatch),
-        (SWEEP, sweep),
-        (INGEST, ingest),
-        (ESTIMATE, estimate),
-        (FINALIZE, finalize),
-        (WEBHOOKS, webhooks),
+    for name, method in (
+        (DISPATCH, tasks.dispatch),
+        (SWEEP, tasks.sweep),
+        (INGEST, tasks.ingest),
+        (ESTIMATE, tasks.estimate),
+        (FINALIZE, tasks.finalize),
+        (WEBHOOKS, tasks.webhooks),
     ):
-        app.task(function, name=name)
+        # Untyped, since Celery counts `self` among the arguments of a method.
+        app.task(method, name=name, typing=False)
     app.finalize()
     for name in [name for name in app.tasks if name.startswith("celery.")]:
         app.tasks.unregister(name)

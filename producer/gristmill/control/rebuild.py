@@ -51,7 +51,7 @@ def rebuild(control: Control) -> Rebuilt:
     Batches that had not ended go on as soon as a control side runs. Raises UsageError for a
     Store that is not that of the Ledger, CorruptDocument for what the Store has lost.
     """
-    found = {(tenant_id, batch_id) for tenant_id, batch_id in _described(control)}
+    found = set(_described(control))
     with control.ledger.read() as conn:
         known = set(restore.list_batch_ids(conn))
     if known and not known & found:

@@ -1,7 +1,7 @@
-"""How the nouns of types.py are stored and sent: versioned, checksummed, big integers intact.
+"""How the nouns of types.py are stored: versioned, checksummed, big integers intact.
 
-Shards and Segments are documents (compressed, with a checksum); ShardPointer and Bell are messages
-of a few hundred bytes of plain JSON. Only the standard library is imported here.
+Shards and Segments are documents, compressed and with a checksum. What is sent stands in
+message_wire.py, and its functions for pointers and Bells are to be had here too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from gristmill.embedding import EmbeddingParams, Pooling
 from gristmill.errors import CorruptDocument, UnsupportedFormat
 from gristmill.histogram import Histogram
 from gristmill.marks import CloseReason, Mark
+from gristmill.message_wire import FORMAT_VERSION
+from gristmill.message_wire import decode_bell as decode_bell
+from gristmill.message_wire import decode_pointer as decode_pointer
+from gristmill.message_wire import encode_bell as encode_bell
+from gristmill.message_wire import encode_pointer as encode_pointer
 from gristmill.packing import pack, unpack, unpack_floats
 from gristmill.scoring import ScoreType, Scoring, TextSize
 from gristmill.types import (
-    Bell,
     Checkpoint,
     Choice,
     Endpoint,
@@ -39,7 +43,6 @@ from gristmill.types import (
     SamplingParams,
     Segment,
     Shard,
-    ShardPointer,
     Times,
     TokenLogprob,
     ToolFormat,
@@ -47,8 +50,6 @@ from gristmill.types import (
     Usage,
 )
 
-#: Version of everything that is stored or sent. A reader refuses what it does not know.
-FORMAT_VERSION = 2
 _NEUTRAL = SamplingParams(max_tokens=0)  # what is left out of the parameters of a Job
 
 # A document:
@@ -171,24 +172,6 @@ def decode_segment(document: bytes) -> Segment:
     )
 
 
-def encode_pointer(pointer: ShardPointer) -> bytes:
-    return _encode_message("shard", pointer)
-
-
-def decode_pointer(message: bytes) -> ShardPointer:
-    """Raises CorruptDocument or UnsupportedFormat."""
-    return ShardPointer(**_decode_message("shard", message))
-
-
-def encode_bell(bell: Bell) -> bytes:
-    return _encode_message("bell", bell)
-
-
-def decode_bell(message: bytes) -> Bell:
-    """Raises CorruptDocument or UnsupportedFormat."""
-    return Bell(**_decode_message("bell", message))
-
-
 def _flat(values: Any) -> dict[str, Any]:
     """`asdict` of a dataclass with slots whose values need no copy: there is one for each row."""
     return {name: getattr(values, name) for name in values.__slots__}
@@ -307,24 +290,3 @@ def _rows_to_wire(rows: Iterable[Row]) -> list[list[int | str]]:
 
 def _rows_from_wire(wire: Iterable[Sequence[Any]]) -> tuple[Row, ...]:
     return tuple(Row(idx, custom_id) for idx, custom_id in wire)
-
-
-def _encode_message(kind: str, message: Any) -> bytes:
-    body = {"v": FORMAT_VERSION, "kind": kind, **asdict(message)}
-    return json.dumps(body, separators=(",", ":")).encode()
-
-
-def _decode_message(kind: str, body: bytes) -> dict[str, Any]:
-    try:
-        fields: dict[str, Any] = json.loads(body)
-        version, found = fields.pop("v"), fields.pop("kind")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptDocument(f"This is not a message of Gristmill: {body[:80]!r}.") from error
-    if version != FORMAT_VERSION:
-        raise UnsupportedFormat(
-            f"A message of format v{version} arrived, this version reads v{FORMAT_VERSION}. "
-            "Run the same version of Gristmill on both sides."
-        )
-    if found != kind:
-        raise CorruptDocument(f"A {kind} message was expected, a {found} message arrived.")
-    return fields

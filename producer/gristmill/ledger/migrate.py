@@ -11,6 +11,7 @@ from gristmill.ledger import (
     schema_account,  # noqa: F401  # its tables are made here too
     schema_courses,  # noqa: F401
     schema_dispatch,  # noqa: F401
+    schema_fleet,  # noqa: F401
     schema_idempotency,  # noqa: F401
     schema_tickets,  # noqa: F401
     schema_webhooks,  # noqa: F401
@@ -18,7 +19,7 @@ from gristmill.ledger import (
 from gristmill.ledger.schema import metadata
 
 #: The newest script in migrations/versions; what an SQLite file or `gristmill_schema` tells.
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 
 
 def make_tables(connection: Connection, found: int | None, *, name: str) -> None:

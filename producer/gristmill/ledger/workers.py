@@ -1,0 +1,117 @@
+"""Queries about the Workers: the newest beat of each, and when it was heard.
+
+A beat may be lost, repeated or late: a newer one always wins, and nothing counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from gristmill.errors import CorruptDocument, UnsupportedFormat
+from gristmill.fleet import FORGET_AFTER_S, LOST_AFTER_S, KnownWorker, WorkerBeat, WorkerState
+from gristmill.ledger.schema_fleet import workers
+from gristmill.message_wire import decode_beat, encode_beat
+
+#: Of Workers that have ended or are lost so many are kept at most, the newest: one that dies at
+#: each start shall not fill the table within its day.
+MAX_GONE = 10_000
+
+
+def put_beats(conn: Connection, beats: Iterable[WorkerBeat], *, now: int) -> int:
+    """Keep the newest beat of each Worker, heard at `now`; how many were newer than what was known.
+
+    Always in the order of the Workers, so that transactions do not wait for each other in a circle.
+    """
+    newest: dict[str, WorkerBeat] = {}
+    for beat in beats:
+        if beat.worker_id not in newest or beat.seq > newest[beat.worker_id].seq:
+            newest[beat.worker_id] = beat
+    return sum(put_beat(conn, newest[worker_id], now=now) for worker_id in sorted(newest))
+
+
+def put_beat(conn: Connection, beat: WorkerBeat, *, now: int) -> bool:
+    """Keep a beat that was heard at `now`; False when it is not newer than the one that is kept."""
+    values = {
+        "seq": beat.seq,
+        "state": beat.state.value,
+        "heard_at": now,
+        "beat": encode_beat(beat).decode(),
+    }
+    of_worker = workers.c.worker_id == beat.worker_id
+    if conn.execute(
+        update(workers).where(of_worker, workers.c.seq < beat.seq).values(**values)
+    ).rowcount:
+        return True
+    if conn.execute(select(workers.c.seq).where(of_worker)).first() is not None:
+        return False
+    # Somebody else may be a moment faster; the next beat makes good for this one.
+    with suppress(IntegrityError), conn.begin_nested():
+        conn.execute(insert(workers).values(worker_id=beat.worker_id, first_heard_at=now, **values))
+        return True
+    return False
+
+
+def list_workers(
+    conn: Connection, *, limit: int | None = None, after_id: str = ""
+) -> list[KnownWorker]:
+    """By id, those behind `after_id`: all that are known, also those that have ended or are lost."""
+    query = select(workers).where(workers.c.worker_id > after_id).order_by(workers.c.worker_id)
+    return list(_read(conn, query.limit(limit)))
+
+
+def list_alive(conn: Connection, now: float) -> list[KnownWorker]:
+    """Those that load, work or drain, by id."""
+    return list(_read(conn, _alive(select(workers), now).order_by(workers.c.worker_id)))
+
+
+def count_alive(conn: Connection, now: float) -> int:
+    """How many those are, without reading them."""
+    return int(conn.execute(_alive(select(func.count()).select_from(workers), now)).scalar_one())
+
+
+def forget_old(conn: Connection, *, now: int) -> list[KnownWorker]:
+    """Remove Workers that were not heard of for a day, and gone ones beyond MAX_GONE: those."""
+    is_gone = or_(
+        workers.c.state == WorkerState.ENDED.value, workers.c.heard_at < now - LOST_AFTER_S
+    )
+    too_many = conn.execute(
+        select(workers.c.heard_at)
+        .where(is_gone)
+        .order_by(workers.c.heard_at.desc())
+        .offset(MAX_GONE)
+        .limit(1)
+    ).scalar()
+    is_old = workers.c.heard_at < now - FORGET_AFTER_S
+    if too_many is not None:
+        is_old = or_(is_old, is_gone & (workers.c.heard_at <= too_many))
+    forgotten = list(_read(conn, select(workers).where(is_old)))
+    conn.execute(delete(workers).where(is_old))
+    return forgotten
+
+
+def _alive(query: Select[Any], now: float) -> Select[Any]:
+    # As KnownWorker.is_alive_at has it.
+    return query.where(
+        workers.c.heard_at >= now - LOST_AFTER_S, workers.c.state != WorkerState.ENDED.value
+    )
+
+
+def _read(conn: Connection, query: Select[Any]) -> Iterator[KnownWorker]:
+    for row in conn.execute(query):
+        known = _known(row)
+        if known is not None:
+            yield known
+
+
+def _known(row: Row[Any]) -> KnownWorker | None:
+    """None for a beat that another version of Gristmill has written, which knows more."""
+    try:
+        beat = decode_beat(row.beat.encode())
+    except (CorruptDocument, UnsupportedFormat):
+        return None
+    return KnownWorker(beat, row.first_heard_at, row.heard_at)

@@ -1,0 +1,364 @@
+"""Chooses the Lane of a Shard by expected finish time, from what it needs and who is alive.
+
+Pure functions: the fleet, what lies ahead and the time are arguments, so that dispatch and the
+simulator decide by the same code. Reads no queue and no Ledger.
+
+**Who can.** A row needs a machine of its model that has its features and takes its prompt with the
+whole answer that it may have, so that its result does not depend on the route. A row that may have
+more than any known machine of its model takes runs on those that take the most, and on no other.
+
+**Where.** While all workers are alike, or nobody has said what he is, all goes to BULK_LANE. Where
+not every listener of that Lane can run a Shard, it goes to the Lane of a pool that can. Where all
+can, it goes to a pool's Lane only if it is done sooner there by a good part of what it takes: the
+mixed Lane leaves no worker idle, and a Lane of their own keeps long prompts from slow machines.
+
+**When.** A Lane whose window is full stands in for the turn that a Shard would wait for: it is
+chosen, and the Shard stays in the Ledger, only if that is sooner than all Lanes that have room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from gristmill.fleet import (
+    PREFILL_LENGTHS,
+    KnownWorker,
+    Pool,
+    WorkerCard,
+    WorkerState,
+    pool_of,
+    prefill_length,
+)
+from gristmill.queues.base import BULK_LANE
+from gristmill.types import ModelPin
+
+#: A pool's own Lane must be sooner than the mixed one by this share of what the Shard takes there.
+PAYS = 0.25
+#: Tokens per second of a worker while nothing was measured of any that can run the Shard.
+_NOMINAL_TOKENS_PER_S = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a Shard, or a row, needs of a machine. 0 tokens: not known, fits everywhere.
+
+    `max_row_tokens` is its longest row, prompt and all of the answer that it may have;
+    `least_row_tokens` what cannot be cut: the longest prompt, with one token of answer if any.
+    `num_expected_tokens` counts the prompts and the answers that are expected.
+    """
+
+    model: ModelPin
+    max_row_tokens: int = 0
+    least_row_tokens: int = 0
+    features: frozenset[str] = frozenset()
+    num_jobs: int = 1
+    num_prompt_tokens: int = 0
+    num_expected_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNow:
+    """The workers of a pool that take work now. Speeds are those of one worker, on the mean of
+    those that were measured. Each takes rows of `min_row_tokens`, some of `max_row_tokens`."""
+
+    pool: Pool
+    num_workers: int
+    min_row_tokens: int
+    max_row_tokens: int
+    takes_bulk: bool = True
+    #: (length out of PREFILL_LENGTHS, prompt tokens per second), the shortest first.
+    prefill_tokens_per_s: tuple[tuple[int, float], ...] = ()
+    decode_tokens_per_s: float | None = None
+    #: That of the pool.
+    lane: str = ""
+
+    def can_run(self, needs: Needs, row_tokens: int) -> bool:
+        """Whether each of its workers can."""
+        return is_able(self.pool, needs) and self.min_row_tokens >= row_tokens
+
+    def time_s(self, needs: Needs) -> float | None:
+        """What the Shard takes on one worker that is busy; None if that was not measured."""
+        num_answer_tokens = max(needs.num_expected_tokens - needs.num_prompt_tokens, 0)
+        prefill = self._prefill_at(needs.num_prompt_tokens / max(needs.num_jobs, 1))
+        decode = self.decode_tokens_per_s
+        if (needs.num_prompt_tokens and not prefill) or (num_answer_tokens and not decode):
+            return None
+        return (needs.num_prompt_tokens / prefill if prefill else 0.0) + (
+            num_answer_tokens / decode if decode else 0.0
+        )
+
+    def _prefill_at(self, num_tokens: float) -> float | None:
+        """At the class of this length, or the nearest one that was measured."""
+        wanted = PREFILL_LENGTHS.index(prefill_length(round(num_tokens)))
+        measured = [
+            (abs(PREFILL_LENGTHS.index(prefill_length(length)) - wanted), length, rate)
+            for length, rate in self.prefill_tokens_per_s
+        ]
+        return min(measured)[2] if measured else None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPool:
+    """Workers of a pool that were heard of within a day, alive or not."""
+
+    pool: Pool
+    max_row_tokens: int
+    heard_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """`loading` has the models of workers whose abilities are not known yet."""
+
+    pools: tuple[PoolNow, ...] = ()
+    known: tuple[KnownPool, ...] = ()
+    loading: tuple[ModelPin, ...] = ()
+
+    @property
+    def is_uniform(self) -> bool:
+        """Nobody takes work just now, or all that do are alike: then there is only one Lane."""
+        return len(self.pools) <= 1 and all(p.takes_bulk for p in self.pools)
+
+    @property
+    def num_workers(self) -> int:
+        return sum(pool.num_workers for pool in self.pools)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What lies ahead of a Shard, in expected tokens.
+
+    `sent_tokens` by Lane: sent, and not answered yet. `waiting_tokens`: those of the same model
+    that were not sent. `full`: Lanes that nothing more is sent to just now.
+    """
+
+    sent_tokens: Mapping[str, float] = field(default_factory=dict)
+    waiting_tokens: float = 0.0
+    full: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ToLane:
+    """The Lane on which a Shard is expected to be done first.
+
+    `finish_at` is in the unit of `now`, seconds. `lead_s`: how much later it would be elsewhere;
+    whoever has the most to lose goes first. `row_tokens`: what a worker must take to run it; 0 if
+    nobody knows. Only a Lane that is not in `Load.full` may be sent to now.
+    """
+
+    lane: str
+    finish_at: float
+    lead_s: float = 0.0
+    row_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """No machine that takes work just now can run it; one that could is known, or may be yet."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """No machine known for the model can ever run it, alive or not; `code` as in an error line."""
+
+    code: str
+    reason: str
+
+
+Route = ToLane | Waits | Never
+
+
+def fleet_of(workers: Iterable[KnownWorker], now: float) -> Fleet:
+    """The pools of these workers, in the order of their Lanes."""
+    ready: dict[Pool, list[WorkerCard]] = {}
+    known: dict[Pool, tuple[int, float]] = {}
+    loading: dict[ModelPin, None] = {}
+    for worker in workers:
+        card = worker.card
+        if card.max_row_tokens <= 0:
+            if worker.is_alive_at(now):
+                loading[card.model] = None
+            continue
+        pool = pool_of(card)
+        most, heard_at = known.get(pool, (0, 0.0))
+        known[pool] = max(most, card.max_row_tokens), max(heard_at, worker.heard_at)
+        if worker.state_at(now) is WorkerState.READY:
+            ready.setdefault(pool, []).append(card)
+        elif worker.state_at(now) is WorkerState.LOADING:
+            loading[card.model] = None
+    return Fleet(
+        tuple(sorted((_pool_now(*item) for item in ready.items()), key=lambda p: p.lane)),
+        tuple(KnownPool(pool, *known[pool]) for pool in sorted(known, key=lambda p: p.lane)),
+        tuple(loading),
+    )
+
+
+def _pool_now(pool: Pool, cards: list[WorkerCard]) -> PoolNow:
+    limits = [card.max_row_tokens for card in cards]
+    rates: dict[int, list[float]] = {}
+    for card in cards:
+        for length, rate in card.prefill_tokens_per_s:
+            rates.setdefault(length, []).append(rate)
+    decode = [card.decode_tokens_per_s for card in cards if card.decode_tokens_per_s]
+    return PoolNow(
+        pool,
+        len(cards),
+        min(limits),
+        max(limits),
+        takes_bulk=any(not card.lanes or BULK_LANE in card.lanes for card in cards),
+        prefill_tokens_per_s=tuple((length, fmean(rates[length])) for length in sorted(rates)),
+        decode_tokens_per_s=fmean(decode) if decode else None,
+        lane=pool.lane,
+    )
+
+
+def is_of_model(pool: Pool, model: ModelPin) -> bool:
+    """What a model is called does not count, what it is does."""
+    return (pool.revision, pool.tokenizer_hash, pool.dtype) == (
+        model.revision,
+        model.tokenizer_hash,
+        model.dtype,
+    )
+
+
+def is_able(pool: Pool, needs: Needs) -> bool:
+    """Whether it has the model and the features; one that names no features has them all."""
+    return is_of_model(pool, needs.model) and (
+        not pool.features or needs.features <= set(pool.features)
+    )
+
+
+def find_never(needs: Needs, fleet: Fleet) -> Never | None:
+    """Why no machine known for the model can ever run this, whatever is alive.
+
+    None also while none is known at all, or one loads and has not said what it can.
+    """
+    of_model = [known for known in fleet.known if is_of_model(known.pool, needs.model)]
+    if not of_model or _is_loading(needs.model, fleet):
+        return None
+    able = [known for known in of_model if is_able(known.pool, needs)]
+    if not able:
+        wanted = ", ".join(sorted(needs.features))
+        return Never(
+            "unsupported_feature",
+            f"This row needs a machine that can do {wanted}, and no machine of the model "
+            f"{needs.model.name} can do all of that. Ask for less, or start a worker that can.",
+        )
+    reach = max(known.max_row_tokens for known in able)
+    if needs.least_row_tokens <= reach:
+        return None
+    return Never(
+        "context_length_exceeded",
+        f"This row needs {needs.least_row_tokens:,} tokens, and the machines of the model "
+        f"{needs.model.name} take {reach:,} for prompt and answer together. Shorten the prompt, "
+        "or start a worker with a higher --max-model-len.",
+    )
+
+
+def route(needs: Needs, fleet: Fleet, load: Load, *, now: float) -> Route:
+    """Where a Shard is expected to be done first. The same arguments, the same answer."""
+    never = find_never(needs, fleet)
+    if never is not None:
+        return never
+    reach = max((k.max_row_tokens for k in fleet.known if is_able(k.pool, needs)), default=0)
+    row_tokens = min(needs.max_row_tokens, reach)
+    if not fleet.pools:
+        return ToLane(BULK_LANE, now, row_tokens=row_tokens)
+    able = [pool for pool in fleet.pools if pool.can_run(needs, row_tokens)]
+    if not able:
+        # Of some pool, only one or the other worker; the others give it back.
+        able = [p for p in fleet.pools if is_able(p.pool, needs) and p.max_row_tokens >= row_tokens]
+    if not able:
+        return Waits(_why_waits(needs, fleet, row_tokens, now=now))
+    work = _Work(needs, fleet, load)
+    finish = {pool.lane: work.finish_s(pool) for pool in able}
+    handicap = dict.fromkeys(finish, 0.0)
+    listeners = work.listeners
+    if listeners and all(pool.can_run(needs, row_tokens) for pool in listeners):
+        if len(fleet.pools) == 1:
+            finish.clear()
+        finish[BULK_LANE] = work.finish_of_bulk_s()
+        handicap[BULK_LANE] = -PAYS * work.least_time_s
+    lane = min(finish, key=lambda name: (finish[name] + handicap[name], name != BULK_LANE, name))
+    others = [at for name, at in finish.items() if name != lane]
+    lead_s = min(others) - finish[lane] if others else float("inf")
+    return ToLane(lane, now + finish[lane], lead_s, row_tokens)
+
+
+class _Work:
+    """What one Shard takes on each pool, and what lies ahead of it there, in seconds."""
+
+    def __init__(self, needs: Needs, fleet: Fleet, load: Load) -> None:
+        self._load = load
+        self.listeners = [pool for pool in fleet.pools if pool.takes_bulk]
+        found = {p.lane: p.time_s(needs) for p in fleet.pools if is_of_model(p.pool, needs.model)}
+        num_tokens = max(needs.num_expected_tokens, 1)
+        nominal_s = num_tokens / _NOMINAL_TOKENS_PER_S
+        #: On the fastest pool. One that was not measured counts as such, so that it gets work to be
+        #: measured by.
+        self.least_time_s = min((t for t in found.values() if t is not None), default=nominal_s)
+        self._time_s = {
+            p.lane: self.least_time_s if (t := found.get(p.lane)) is None else t
+            for p in fleet.pools
+        }
+        #: Tokens per second of all workers of a pool at work of this kind; never 0.
+        self._rate = {
+            p.lane: p.num_workers * num_tokens / max(self._time_s[p.lane], 1e-9)
+            for p in fleet.pools
+        }
+        in_bulk = load.sent_tokens.get(BULK_LANE, 0.0)
+        self._bulk_wait_s = in_bulk / (sum(self._rate[p.lane] for p in self.listeners) or 1.0)
+        of_model = sum(self._rate[lane] for lane in found)
+        #: Until all that waits has been sent: then it would be the Shard's turn.
+        self._turn_s = load.waiting_tokens / (of_model or 1.0)
+
+    def finish_s(self, pool: PoolNow) -> float:
+        """On the Lane of a pool."""
+        return self._ahead_s(pool) + self._wait_s(pool.lane) + self._time_s[pool.lane]
+
+    def finish_of_bulk_s(self) -> float:
+        """On the mixed Lane, where the first that is free takes it, who may be the slowest."""
+        ahead_s = min(self._ahead_s(pool) for pool in self.listeners)
+        slowest_s = max(self._time_s[pool.lane] for pool in self.listeners)
+        return ahead_s + self._wait_s(BULK_LANE) + slowest_s
+
+    def _ahead_s(self, pool: PoolNow) -> float:
+        return self._load.sent_tokens.get(pool.lane, 0.0) / self._rate[pool.lane]
+
+    def _wait_s(self, lane: str) -> float:
+        return self._bulk_wait_s + (self._turn_s if lane in self._load.full else 0.0)
+
+
+def _is_loading(model: ModelPin, fleet: Fleet) -> bool:
+    """Whether a worker of the model loads, of which nobody knows yet what it can."""
+    mine = (model.revision, model.tokenizer_hash, model.dtype)
+    return any((m.revision, m.tokenizer_hash, m.dtype) == mine for m in fleet.loading)
+
+
+def _why_waits(needs: Needs, fleet: Fleet, row_tokens: int, *, now: float) -> str:
+    """What it waits for, for people."""
+    name = needs.model.name
+    alive = [pool for pool in fleet.pools if is_of_model(pool.pool, needs.model)]
+    able = [known for known in fleet.known if is_able(known.pool, needs)]
+    enough = [known.heard_at for known in able if known.max_row_tokens >= row_tokens]
+    if _is_loading(needs.model, fleet):
+        last = "one is loading"
+    elif enough:
+        last = f"one was last heard of {max(now - max(enough), 0):.0f} s ago"
+    else:
+        last = "none was heard of lately"
+    if not alive:
+        return f"It waits for a machine of the model {name}: {last}."
+    with_features = [pool for pool in alive if is_able(pool.pool, needs)]
+    if not with_features:
+        wanted = ", ".join(sorted(needs.features))
+        return f"It waits for a machine of the model {name} that can do {wanted}: {last}."
+    most = max(pool.max_row_tokens for pool in with_features)
+    return (
+        f"It waits for a machine of the model {name} that takes rows of {row_tokens:,} tokens: "
+        f"{last}, and those that work now take {most:,}."
+    )

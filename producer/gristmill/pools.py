@@ -1,0 +1,168 @@
+"""The fleet as the Router sees it: pools of workers that are alike, and what a Shard needs of one.
+
+Values and pure functions, made of what the Ledger knows of each Worker (fleet.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
+
+from gristmill.fleet import (
+    PREFILL_LENGTHS,
+    KnownWorker,
+    Pool,
+    WorkerCard,
+    WorkerState,
+    pool_of,
+    prefill_length,
+)
+from gristmill.queues.base import BULK_LANE
+from gristmill.types import ModelPin
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a Shard, or a row, needs of a machine. 0 tokens: not known, fits everywhere.
+
+    `max_row_tokens` is its longest row, prompt and all of the answer that it may have;
+    `least_row_tokens` what cannot be cut: the longest prompt, with one token of answer if any.
+    `num_expected_tokens` counts the prompts and the answers that are expected.
+    """
+
+    model: ModelPin
+    max_row_tokens: int = 0
+    least_row_tokens: int = 0
+    features: frozenset[str] = frozenset()
+    num_jobs: int = 1
+    num_prompt_tokens: int = 0
+    num_expected_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNow:
+    """The workers of a pool that take work now. Speeds are those of one worker, on the mean of
+    those that were measured. Each takes rows of `min_row_tokens`, some of `max_row_tokens`."""
+
+    pool: Pool
+    num_workers: int
+    min_row_tokens: int
+    max_row_tokens: int
+    takes_bulk: bool = True
+    #: (length out of PREFILL_LENGTHS, prompt tokens per second), the shortest first.
+    prefill_tokens_per_s: tuple[tuple[int, float], ...] = ()
+    decode_tokens_per_s: float | None = None
+    #: That of the pool.
+    lane: str = ""
+
+    def can_run(self, needs: Needs, row_tokens: int) -> bool:
+        """Whether each of its workers can."""
+        return is_able(self.pool, needs) and self.min_row_tokens >= row_tokens
+
+    def time_s(self, needs: Needs) -> float | None:
+        """What the Shard takes on one worker that is busy; None if that was not measured."""
+        num_answer_tokens = max(needs.num_expected_tokens - needs.num_prompt_tokens, 0)
+        prefill = self._prefill_at(needs.num_prompt_tokens / max(needs.num_jobs, 1))
+        decode = self.decode_tokens_per_s
+        if (needs.num_prompt_tokens and not prefill) or (num_answer_tokens and not decode):
+            return None
+        return (needs.num_prompt_tokens / prefill if prefill else 0.0) + (
+            num_answer_tokens / decode if decode else 0.0
+        )
+
+    def _prefill_at(self, num_tokens: float) -> float | None:
+        """At the class of this length, or the nearest one that was measured."""
+        wanted = PREFILL_LENGTHS.index(prefill_length(round(num_tokens)))
+        measured = [
+            (abs(PREFILL_LENGTHS.index(prefill_length(length)) - wanted), length, rate)
+            for length, rate in self.prefill_tokens_per_s
+        ]
+        return min(measured)[2] if measured else None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPool:
+    """Workers of a pool that were heard of within a day, alive or not."""
+
+    pool: Pool
+    max_row_tokens: int
+    heard_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """`loading` has the models of workers whose abilities are not known yet."""
+
+    pools: tuple[PoolNow, ...] = ()
+    known: tuple[KnownPool, ...] = ()
+    loading: tuple[ModelPin, ...] = ()
+
+    @property
+    def is_uniform(self) -> bool:
+        """Nobody takes work just now, or all that do are alike: then there is only one Lane."""
+        return len(self.pools) <= 1 and all(p.takes_bulk for p in self.pools)
+
+    @property
+    def num_workers(self) -> int:
+        return sum(pool.num_workers for pool in self.pools)
+
+
+def fleet_of(workers: Iterable[KnownWorker], now: float) -> Fleet:
+    """The pools of these workers, in the order of their Lanes."""
+    ready: dict[Pool, list[WorkerCard]] = {}
+    known: dict[Pool, tuple[int, float]] = {}
+    loading: dict[ModelPin, None] = {}
+    for worker in workers:
+        card = worker.card
+        if card.max_row_tokens <= 0:
+            if worker.is_alive_at(now):
+                loading[card.model] = None
+            continue
+        pool = pool_of(card)
+        most, heard_at = known.get(pool, (0, 0.0))
+        known[pool] = max(most, card.max_row_tokens), max(heard_at, worker.heard_at)
+        if worker.state_at(now) is WorkerState.READY:
+            ready.setdefault(pool, []).append(card)
+        elif worker.state_at(now) is WorkerState.LOADING:
+            loading[card.model] = None
+    return Fleet(
+        tuple(sorted((_pool_now(*item) for item in ready.items()), key=lambda p: p.lane)),
+        tuple(KnownPool(pool, *known[pool]) for pool in sorted(known, key=lambda p: p.lane)),
+        tuple(loading),
+    )
+
+
+def _pool_now(pool: Pool, cards: list[WorkerCard]) -> PoolNow:
+    limits = [card.max_row_tokens for card in cards]
+    rates: dict[int, list[float]] = {}
+    for card in cards:
+        for length, rate in card.prefill_tokens_per_s:
+            rates.setdefault(length, []).append(rate)
+    decode = [card.decode_tokens_per_s for card in cards if card.decode_tokens_per_s]
+    return PoolNow(
+        pool,
+        len(cards),
+        min(limits),
+        max(limits),
+        takes_bulk=any(not card.lanes or BULK_LANE in card.lanes for card in cards),
+        prefill_tokens_per_s=tuple((length, fmean(rates[length])) for length in sorted(rates)),
+        decode_tokens_per_s=fmean(decode) if decode else None,
+        lane=pool.lane,
+    )
+
+
+def is_of_model(pool: Pool, model: ModelPin) -> bool:
+    """What a model is called does not count, what it is does."""
+    return (pool.revision, pool.tokenizer_hash, pool.dtype) == (
+        model.revision,
+        model.tokenizer_hash,
+        model.dtype,
+    )
+
+
+def is_able(pool: Pool, needs: Needs) -> bool:
+    """Whether it has the model and the features; one that names no features has them all."""
+    return is_of_model(pool, needs.model) and (
+        not pool.features or needs.features <= set(pool.features)
+    )

@@ -49,7 +49,9 @@ class PoolNow:
     num_workers: int
     min_row_tokens: int
     max_row_tokens: int
+    #: Whether anybody listens to BULK_LANE, and to the pool's own.
     takes_bulk: bool = True
+    takes_own: bool = True
     #: (length out of PREFILL_LENGTHS, prompt tokens per second), the shortest first.
     prefill_tokens_per_s: tuple[tuple[int, float], ...] = ()
     decode_tokens_per_s: float | None = None
@@ -92,16 +94,26 @@ class KnownPool:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """`loading` has the models of workers whose abilities are not known yet."""
+    """`pools` has who takes work now; `loading` the models of workers that are not ready yet."""
 
     pools: tuple[PoolNow, ...] = ()
     known: tuple[KnownPool, ...] = ()
     loading: tuple[ModelPin, ...] = ()
 
     @property
-    def is_uniform(self) -> bool:
-        """Nobody takes work just now, or all that do are alike: then there is only one Lane."""
-        return len(self.pools) <= 1 and all(p.takes_bulk for p in self.pools)
+    def lanes(self) -> tuple[str, ...]:
+        """Where work may be sent now; only the mixed Lane while all are alike, or nobody is."""
+        if len(self.pools) <= 1 and all(p.takes_bulk for p in self.pools):
+            # Some of its workers may take longer rows than others.
+            uneven = (p.lane for p in self.pools if p.min_row_tokens != p.max_row_tokens)
+            return BULK_LANE, *uneven
+        return BULK_LANE, *(pool.lane for pool in self.pools if pool.takes_own)
+
+    def num_listeners(self, lane: str) -> int:
+        """Workers that take work from it."""
+        if lane == BULK_LANE:
+            return sum(pool.num_workers for pool in self.pools if pool.takes_bulk)
+        return sum(pool.num_workers for pool in self.pools if pool.lane == lane)
 
     @property
     def num_workers(self) -> int:
@@ -115,7 +127,7 @@ def fleet_of(workers: Iterable[KnownWorker], now: float) -> Fleet:
     loading: dict[ModelPin, None] = {}
     for worker in workers:
         card = worker.card
-        if card.max_row_tokens <= 0:
+        if worker.beat.state is WorkerState.LOADING or card.max_row_tokens <= 0:
             if worker.is_alive_at(now):
                 loading[card.model] = None
             continue
@@ -124,8 +136,6 @@ def fleet_of(workers: Iterable[KnownWorker], now: float) -> Fleet:
         known[pool] = max(most, card.max_row_tokens), max(heard_at, worker.heard_at)
         if worker.state_at(now) is WorkerState.READY:
             ready.setdefault(pool, []).append(card)
-        elif worker.state_at(now) is WorkerState.LOADING:
-            loading[card.model] = None
     return Fleet(
         tuple(sorted((_pool_now(*item) for item in ready.items()), key=lambda p: p.lane)),
         tuple(KnownPool(pool, *known[pool]) for pool in sorted(known, key=lambda p: p.lane)),
@@ -140,15 +150,17 @@ def _pool_now(pool: Pool, cards: list[WorkerCard]) -> PoolNow:
         for length, rate in card.prefill_tokens_per_s:
             rates.setdefault(length, []).append(rate)
     decode = [card.decode_tokens_per_s for card in cards if card.decode_tokens_per_s]
+    lane = pool.lane
     return PoolNow(
         pool,
         len(cards),
         min(limits),
         max(limits),
         takes_bulk=any(not card.lanes or BULK_LANE in card.lanes for card in cards),
+        takes_own=any(not card.lanes or lane in card.lanes for card in cards),
         prefill_tokens_per_s=tuple((length, fmean(rates[length])) for length in sorted(rates)),
         decode_tokens_per_s=fmean(decode) if decode else None,
-        lane=pool.lane,
+        lane=lane,
     )
 
 

@@ -26,8 +26,21 @@ from gristmill.queues.base import BULK_LANE
 from gristmill.types import ModelPin
 
 __all__ = [
-    *("Fleet", "KnownPool", "Load", "Needs", "Never", "PoolNow", "Route", "ToLane", "Waits"),
-    *("find_never", "fleet_of", "is_able", "is_of_model", "route"),
+    "Fleet",
+    "KnownPool",
+    "Load",
+    "Needs",
+    "Never",
+    "PoolNow",
+    "Route",
+    "ToLane",
+    "Waits",
+    "find_never",
+    "fleet_of",
+    "is_able",
+    "is_of_model",
+    "route",
+    "taken_row_tokens",
 ]
 
 #: A pool's own Lane must be sooner than the mixed one by this share of what the Shard takes there.
@@ -114,8 +127,7 @@ def route(needs: Needs, fleet: Fleet, load: Load, *, now: float) -> Route:
     never = find_never(needs, fleet)
     if never is not None:
         return never
-    reach = max((k.max_row_tokens for k in fleet.known if is_able(k.pool, needs)), default=0)
-    row_tokens = min(needs.max_row_tokens, reach)
+    row_tokens = taken_row_tokens(needs, fleet)
     if not fleet.pools:
         return ToLane(BULK_LANE, now, row_tokens=row_tokens)
     able = [pool for pool in fleet.pools if pool.can_run(needs, row_tokens)]
@@ -125,18 +137,27 @@ def route(needs: Needs, fleet: Fleet, load: Load, *, now: float) -> Route:
     if not able:
         return Waits(_why_waits(needs, fleet, row_tokens, now=now))
     work = _Work(needs, fleet, load)
-    finish = {pool.lane: work.finish_s(pool) for pool in able}
+    finish = {pool.lane: work.finish_s(pool) for pool in able if pool.takes_own}
     handicap = dict.fromkeys(finish, 0.0)
-    listeners = work.listeners
-    if listeners and all(pool.can_run(needs, row_tokens) for pool in listeners):
+    everybody_can = all(pool.can_run(needs, row_tokens) for pool in work.listeners)
+    if work.listeners and (everybody_can or not finish):
         if len(fleet.pools) == 1:
             finish.clear()
         finish[BULK_LANE] = work.finish_of_bulk_s()
         handicap[BULK_LANE] = -PAYS * work.least_time_s
+    if not finish:
+        return Waits(_why_waits(needs, fleet, row_tokens, now=now))
     lane = min(finish, key=lambda name: (finish[name] + handicap[name], name != BULK_LANE, name))
     others = [at for name, at in finish.items() if name != lane]
     lead_s = min(others) - finish[lane] if others else float("inf")
     return ToLane(lane, now + finish[lane], lead_s, row_tokens)
+
+
+def taken_row_tokens(needs: Needs, fleet: Fleet) -> int:
+    """What a worker must take to run it: its longest row, or the most that is known if that is
+    less. 0 while nobody is known that could."""
+    reach = (known.max_row_tokens for known in fleet.known if is_able(known.pool, needs))
+    return min(needs.max_row_tokens, max(reach, default=0))
 
 
 class _Work:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.errors import UsageError
+from gristmill.fleet import OWN_POOL
 from gristmill.queues.base import BULK_LANE, Queue
 from gristmill.stores.base import Store
 from gristmill.types import ModelPin
@@ -42,7 +43,8 @@ class WorkerConfig:
     kv_memory_fraction: float | None = None
     #: None leaves the number of CPU threads as it is.
     num_threads: int | None = None
-    lane: str = BULK_LANE
+    #: What it listens to, the first one first; `fleet.OWN_POOL` is the Lane of its pool.
+    lanes: tuple[str, ...] = (OWN_POOL, BULK_LANE)
     flush_interval_s: float = 5.0
     quiet_flush_interval_s: float = 30.0
     #: How long an idle Worker waits for a message before it looks whether it should stop.
@@ -83,6 +85,7 @@ def worker_config(
         kv_memory_fraction=settings.kv_memory_fraction,
         num_threads=settings.num_threads,
         flush_interval_s=settings.flush_interval_s,
+        lanes=settings.lane_names,
         quiet_flush_interval_s=settings.quiet_flush_interval_s,
         watchdog_s=settings.watchdog_s,
         idle_wait_s=idle_wait_s,

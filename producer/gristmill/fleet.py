@@ -19,6 +19,8 @@ BEAT_EVERY_S = 10.0
 LOST_AFTER_S = 45.0
 #: A Worker that was not heard of for so long is forgotten.
 FORGET_AFTER_S = 24 * 3600.0
+#: In a list of Lanes to listen to: that of the Worker's own pool, whose name it knows by itself.
+OWN_POOL = "pool"
 #: Rows up to this many tokens are of one size class, the smallest.
 SMALLEST_ROW_CLASS = 1024
 #: Upper ends of the classes of prompt length, in tokens, that prefill is measured by. What is

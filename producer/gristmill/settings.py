@@ -12,6 +12,9 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from gristmill.messages import CONTROL_LANE
+from gristmill.queues.base import is_lane
+
 
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="GRISTMILL_", frozen=True)
@@ -139,6 +142,11 @@ class Settings(BaseSettings):
     # Engine
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where the model runs; auto takes a GPU if there is one."
+    lanes: str = Field(
+        "pool,bulk",
+        description="Lanes that a worker listens to, the first one first, separated by commas; "
+        "pool is that of workers with the same abilities.",
+    )
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="The numbers of the model; auto is float32 on a CPU, bfloat16 on a GPU."
@@ -149,6 +157,22 @@ class Settings(BaseSettings):
     )
     drafts: bool = Field(True, description="Draft tokens fill steps that have few rows (CPU only).")
     block_size: int = Field(16, ge=1, description="Tokens in one Block of the KV cache.")
+    @field_validator("lanes")
+    @classmethod
+    def _check_lanes(cls, value: str) -> str:
+        bad = [item for item in items_of(value) if not is_lane(item) or item == CONTROL_LANE]
+        if bad or not items_of(value):
+            raise ValueError(
+                "write names of Lanes (48 of A-Z a-z 0-9 _ - at most), separated by commas; "
+                f"{CONTROL_LANE} is none that work waits on"
+            )
+        return value
+
+    @property
+    def lane_names(self) -> tuple[str, ...]:
+        """What a Worker listens to, each Lane once."""
+        return tuple(dict.fromkeys(items_of(self.lanes)))
+
     kv_memory_fraction: float | None = Field(
         None,
         gt=0,

@@ -24,3 +24,8 @@ def describe_device(device: str) -> str:
     if device == "cpu":
         return f"{torch.get_num_threads()} threads"
     return torch.cuda.get_device_name(torch.device(device))
+
+
+def device_name(device: str) -> str:
+    """ "cpu", or "cuda" and what the GPU is called."""
+    return device if device == "cpu" else f"cuda {describe_device(device)}"

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gristmill.compute import WorkerConfig
 from gristmill.embedding import generates_nothing
+from gristmill.fleet import Feature, WorkerCard
+from gristmill_worker.card import generator_features
 from gristmill_worker.engine.base import Engine
 
 log = logging.getLogger(__name__)
@@ -19,12 +21,29 @@ log = logging.getLogger(__name__)
 class Equipment:
     """An Engine, ready; `description` says for people what it computes with.
 
-    `kv_tokens` is how many tokens its KV cache holds, None where it needs none.
+    `kv_tokens` is how many tokens its KV cache holds, None where it needs none. The rest is as in
+    WorkerCard.
     """
 
     engine: Engine
     description: str
+    device: str
+    memory_bytes: int
+    max_row_tokens: int
+    features: tuple[str, ...]
     kv_tokens: int | None = None
+
+    def on_card(self, card: WorkerCard) -> WorkerCard:
+        """The card of the Worker that has it."""
+        return replace(
+            card,
+            device=self.device,
+            memory_bytes=self.memory_bytes,
+            max_row_tokens=self.max_row_tokens,
+            max_num_seqs=self.engine.max_num_seqs,
+            kv_tokens=self.kv_tokens,
+            features=self.features,
+        )
 
 
 def load_engine(config: WorkerConfig) -> Equipment:
@@ -44,8 +63,9 @@ def is_encoder(path: Path) -> bool:
 
 
 def _encoder(config: WorkerConfig) -> Equipment:
-    from gristmill_worker.device import describe_device
+    from gristmill_worker.device import describe_device, device_name
     from gristmill_worker.engine.encoder_engine import EncoderEngine
+    from gristmill_worker.memory import free_bytes
     from gristmill_worker.models.encoder import load_encoder
 
     loaded = load_encoder(
@@ -55,6 +75,7 @@ def _encoder(config: WorkerConfig) -> Equipment:
         max_model_len=config.max_model_len,
         cache_dir=config.cache_dir,
     )
+    memory_bytes = free_bytes(config.device)
     engine = EncoderEngine(
         loaded,
         max_num_seqs=config.max_num_seqs,
@@ -64,12 +85,17 @@ def _encoder(config: WorkerConfig) -> Equipment:
         engine,
         f"{engine.max_num_seqs} inputs at once; {engine.max_model_len:,} tokens an input at most; "
         f"{config.pin.dtype} on {describe_device(config.device)}",
+        device=device_name(config.device),
+        memory_bytes=memory_bytes,
+        max_row_tokens=engine.max_model_len,
+        features=(Feature.EMBED,),
     )
 
 
 def _generator(config: WorkerConfig) -> Equipment:
     from gristmill_worker.build import build_engine
-    from gristmill_worker.device import describe_device
+    from gristmill_worker.device import describe_device, device_name
+    from gristmill_worker.memory import free_bytes
     from gristmill_worker.models.loader import load_model
 
     loaded = load_model(
@@ -79,6 +105,7 @@ def _generator(config: WorkerConfig) -> Equipment:
         max_model_len=config.max_model_len,
         cache_dir=config.cache_dir,
     )
+    memory_bytes = free_bytes(config.device)
     engine = build_engine(
         loaded,
         cache_dir=config.cache_dir,
@@ -94,5 +121,9 @@ def _generator(config: WorkerConfig) -> Equipment:
         f"{engine.max_num_seqs} rows at once; KV cache of {kv_tokens:,} tokens "
         f"({kv_tokens * loaded.kv_bytes_per_token / 2**30:.1f} GiB); {engine.max_model_len:,} "
         f"tokens a row at most; {config.pin.dtype} on {describe_device(config.device)}",
-        kv_tokens,
+        device=device_name(config.device),
+        memory_bytes=memory_bytes,
+        max_row_tokens=engine.max_model_len,
+        features=generator_features(),
+        kv_tokens=kv_tokens,
     )

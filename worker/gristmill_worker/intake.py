@@ -22,6 +22,7 @@ from gristmill.stores.segments import bell_of
 from gristmill.wire import encode_segment
 from gristmill_worker.attempt import Attempt
 from gristmill_worker.evidence import DEATHS, DEATHS_IN_ONE_PROCESS, Verdict, find_live, judge
+from gristmill_worker.lanes import Lanes
 from gristmill_worker.leases import LeaseKeeper
 from gristmill_worker.load import Fetched, Load
 from gristmill_worker.outbox import Outbox
@@ -44,6 +45,7 @@ class Intake:
         store: Store,
         config: WorkerConfig,
         *,
+        lanes: Lanes,
         leases: LeaseKeeper,
         outbox: Outbox,
         max_rows: int,
@@ -54,6 +56,7 @@ class Intake:
         self._queue = queue
         self._store = store
         self._config = config
+        self._lanes = lanes
         self._leases = leases
         self._outbox = outbox
         self._reader = ShardReader(queue, store, config.pin, outbox)
@@ -122,6 +125,11 @@ class Intake:
     @property
     def is_threaded(self) -> bool:
         return self._thread is not None
+
+    @property
+    def num_ahead(self) -> int:
+        """Shards that were fetched, and that the engine loop has not taken over."""
+        return len(self._fetched) + len(self.opened)
 
     @property
     def is_idle(self) -> bool:
@@ -198,9 +206,7 @@ class Intake:
         may_wait = has_time and not self._fetched and self._config.idle_wait_s > 0
         wait_s = self._config.idle_wait_s if may_wait else 0.0
         rows, tokens = self._room()
-        received = self._queue.receive(
-            self._config.lane, 1, wait_s, max_rows=rows, max_tokens=tokens
-        )
+        received = self._lanes.receive(wait_s, max_rows=rows, max_tokens=tokens)
         self._recover()
         if not received:
             if not may_wait:

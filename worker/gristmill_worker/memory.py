@@ -48,6 +48,15 @@ def free_device_memory() -> None:
         torch.cuda.empty_cache()
 
 
+def free_bytes(device: str) -> int:
+    """What the device has free just now: main memory, or that of a GPU ("cuda", "cuda:1")."""
+    if device == "cpu":
+        return free_memory_bytes()
+    import torch
+
+    return CudaMemory(torch.device(device).index or 0).free_bytes()
+
+
 class DeviceMemory(Protocol):
     """The memory of one GPU, as torch and other processes have left it."""
 

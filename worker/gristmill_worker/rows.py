@@ -12,6 +12,7 @@ from gristmill_worker.admission import Admission
 from gristmill_worker.attempt import Attempt, Start
 from gristmill_worker.engine.base import Engine, Finished, Generated, StepOutput
 from gristmill_worker.memory import free_device_memory, is_out_of_memory
+from gristmill_worker.speeds import Speeds
 
 log = logging.getLogger(__name__)
 
@@ -19,9 +20,15 @@ log = logging.getLogger(__name__)
 class EngineRows:
     """Belongs to the engine loop; `wall` is Unix time."""
 
-    def __init__(self, engine: Engine, wall: Callable[[], float]) -> None:
+    def __init__(
+        self, engine: Engine, *, monotonic: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
         self._engine = engine
+        self._monotonic = monotonic
         self._wall = wall
+        self.speeds = Speeds()
+        #: Behind the last step.
+        self.kv_used_tokens = 0
         self._admission = Admission(engine.max_num_seqs)
         self._attempt_of: dict[str, Attempt] = {}
         self.stats = WorkerStats()
@@ -35,12 +42,16 @@ class EngineRows:
 
     def step(self) -> bool:
         """One step of the Engine; whether a row has come to its end."""
-        return self._take(self._step())
+        began = self._monotonic()
+        output = self._step()
+        self.speeds.record(output, self._monotonic() - began)
+        return self._take(output)
 
     def remove(self, attempt: Attempt) -> None:
         """What runs of an Attempt is not wanted any more."""
         for seq_id in attempt.running:
             self._engine.cancel(seq_id)
+            self.speeds.forget(seq_id)
             self._attempt_of.pop(seq_id, None)
 
     def count_resumed(self, attempt: Attempt) -> None:
@@ -74,6 +85,8 @@ class EngineRows:
 
     def _start(self, attempt: Attempt, start: Start) -> None:
         self._attempt_of[start.seq_id] = attempt
+        num_tokens = start.job.num_prompt_tokens + len(start.resume.token_ids)
+        self.speeds.begin(start.seq_id, num_tokens)
         self._engine.add(start.seq_id, start.job, start.resume)
 
     def _step(self) -> StepOutput:
@@ -93,6 +106,7 @@ class EngineRows:
         resumes = {seq_id: self._engine.generated(seq_id) for seq_id in seq_ids}
         for seq_id in seq_ids:
             self._engine.cancel(seq_id)
+            self.speeds.forget(seq_id)
         free_device_memory()
         if len(seq_ids) == 1:
             refusal = RowError(
@@ -116,6 +130,7 @@ class EngineRows:
                 continue  # its row has failed in this very step
             for seq_id in attempt.finish(finished, at=now):
                 self._engine.cancel(seq_id)
+                self.speeds.forget(seq_id)
                 self._attempt_of.pop(seq_id, None)
         self._count(
             num_prefill_tokens=output.num_prefill_tokens,

@@ -13,13 +13,18 @@ from collections.abc import Callable
 
 from gristmill import crash_points
 from gristmill.compute import WorkerConfig, WorkerHealth, WorkerStats
+from gristmill.fleet import WorkerBeat, WorkerState
 from gristmill.marks import CloseReason
 from gristmill.queues.base import Queue
 from gristmill.stores.base import Store
+from gristmill_worker import pulse
+from gristmill_worker.announcer import Announcer
 from gristmill_worker.attempt import Attempt
+from gristmill_worker.card import first_card, lanes_of, plain_card
 from gristmill_worker.engine.base import Engine
 from gristmill_worker.evidence import PRESENCE
 from gristmill_worker.intake import Intake
+from gristmill_worker.lanes import Lanes
 from gristmill_worker.leases import LeaseKeeper
 from gristmill_worker.load import Load
 from gristmill_worker.outbox import Outbox
@@ -44,11 +49,17 @@ class Worker:
         *,
         equipment: str = "",
         kv_tokens: int | None = None,
+        announcer: Announcer | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """`announcer` has the card of this Worker, and may beat already that it loads."""
         self._queue = queue
         self._config = config
+        self._announcer = announcer or Announcer(
+            queue, plain_card(config, kv_tokens=kv_tokens), monotonic=monotonic, wall=wall
+        )
+        self._lanes = Lanes(queue, lanes_of(self._announcer.card, config))
         self.equipment = equipment
         self._monotonic = monotonic
         self._wall = wall
@@ -58,6 +69,7 @@ class Worker:
             queue,
             store,
             config,
+            lanes=self._lanes,
             leases=self.leases,
             outbox=self._outbox,
             max_rows=engine.max_num_seqs,
@@ -67,12 +79,14 @@ class Worker:
         )
         self.leases.helpers_busy_s = self._helpers_busy_s
         self._presence_s = min(config.quiet_flush_interval_s, PRESENCE * queue.lease_s)
-        self._rows = EngineRows(engine, wall)
+        self._rows = EngineRows(engine, monotonic=monotonic, wall=wall)
         self._attempts: list[Attempt] = []
+        self._num_lease_losses = 0
         self._wake = threading.Event()
         self._intake.wake = self._outbox.on_stored = self._wake.set
         self._is_draining = False
         self._busy_at = monotonic()
+        self._announcer.fill = self._fill_beat
 
     @property
     def stats(self) -> WorkerStats:
@@ -90,7 +104,7 @@ class Worker:
     def run(self, stop: threading.Event, on_hang: Callable[[], None] = lambda: None) -> None:
         """Work until `stop` is set, then drain. What the Engine raises leaves after a flush."""
         self.leases.on_hang = on_hang
-        with self.leases, self._outbox:
+        with self._announcer, self.leases, self._outbox:
             try:
                 with self._intake:
                     while not stop.is_set() and not self._has_been_idle():
@@ -123,6 +137,7 @@ class Worker:
     def drain(self) -> None:
         """Save everything that is under way and give the Leases back."""
         self._is_draining = True
+        self._announcer.say(WorkerState.DRAINING)
         self._intake.give_back()
         while self._intake.opened:
             self._take_over()
@@ -211,6 +226,7 @@ class Worker:
 
         if reason is CloseReason.FENCED:
             log.warning("lease lost, attempt given up %s", attempt.names)
+            self._num_lease_losses += 1
             self.leases.drop(lease)
             self._intake.under_way.discard(names(attempt.pointer))
             self._outbox.store(attempt, segment)
@@ -248,6 +264,16 @@ class Worker:
             )
         )
 
+    def _fill_beat(self, beat: WorkerBeat) -> WorkerBeat:
+        return pulse.fill(
+            beat,
+            self._attempts,
+            lanes=self._lanes,
+            intake=self._intake,
+            rows=self._rows,
+            num_lease_losses=self._num_lease_losses,
+        )
+
     def _save_results(self) -> None:
         give_up_at = time.monotonic() + _LAST_WORDS_S
         try:
@@ -265,7 +291,14 @@ def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:
     """The Worker behind the entry point `gristmill.worker`, with its model loaded."""
     from gristmill_worker.equip import load_engine
 
-    equipment = load_engine(config)
+    announcer = Announcer(queue, first_card(config))
+    announcer.start()
+    try:
+        equipment = load_engine(config)
+    except BaseException:
+        announcer.close()
+        raise
+    announcer.card = equipment.on_card(announcer.card)
     return Worker(
         equipment.engine,
         queue,
@@ -273,4 +306,5 @@ def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:
         config,
         equipment=equipment.description,
         kv_tokens=equipment.kv_tokens,
+        announcer=announcer,
     )

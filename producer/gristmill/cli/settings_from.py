@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gristmill.settings import Settings
 
 
-def settings_from(*, flush_interval: str | None = None, **given: float | None) -> Settings:
+def settings_from(*, flush_interval: str | None = None, **given: float | str | None) -> Settings:
     """Settings with the options that were given (None was not). Raises UsageError.
 
     `flush_interval` is a promise about every kill, so it is the interval of quiet times too.

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 _IDLE_HELP = "End with 0 when there has been nothing to do for so long, as 30s: scale to zero."
 _GRACE_HELP = "After SIGTERM, so long to save what is under way, as 30s."
 
+_LANES_HELP = (
+    "The lanes to listen to, the first one first, with commas between; `pool` is that of workers "
+    "with the same abilities. Default: pool,bulk."
+)
+
+Lanes = Annotated[str | None, typer.Option("--lanes", metavar="LANES", help=_LANES_HELP)]
 DrainAndExit = Annotated[
     bool,
     typer.Option("--drain-and-exit", help="End with 0 when the queue has nothing left to do."),
@@ -36,6 +42,7 @@ def worker(
     max_num_seqs: options.MaxNumSeqs = None,
     max_model_len: options.MaxModelLen = None,
     flush_interval: options.FlushInterval = None,
+    lanes: Lanes = None,
     grace: Grace = None,
     drain_and_exit: DrainAndExit = False,
     idle_exit: IdleExit = None,
@@ -55,6 +62,7 @@ def worker(
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
             flush_interval=flush_interval,
+            lanes=lanes,
             drain_grace_s=None if grace is None else parse_duration(grace),
         )
         idle_exit_s = _DRAINED_S if drain_and_exit else None

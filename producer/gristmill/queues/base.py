@@ -14,7 +14,7 @@ from typing import Protocol
 
 from gristmill.errors import QueueRefused
 
-#: The Lane of all Shards, until a Router tells size classes apart.
+#: The Lane of what any Worker of the model can run, and of all work while the fleet is uniform.
 BULK_LANE = "bulk"
 #: Messages are pointers of a few hundred bytes; whoever needs more puts it into the Store.
 MAX_BODY_BYTES = 4096
@@ -135,9 +135,14 @@ class Queue(Protocol):
         """Let go of connections. Leases that are held stay as they are, and end in time."""
 
 
+def is_lane(name: str) -> bool:
+    """Whether every backend can have a Lane of this name."""
+    return _LANE.fullmatch(name) is not None
+
+
 def check_lane(lane: str) -> None:
     """Raises QueueRefused unless every backend can have a Lane of this name."""
-    if not _LANE.fullmatch(lane):
+    if not is_lane(lane):
         raise QueueRefused(
             f"{lane[:100]!r} is no name of a Lane: letters, digits, '_' and '-', 48 at most, "
             "the first a letter or digit."

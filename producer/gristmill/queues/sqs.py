@@ -12,6 +12,7 @@ the second holder finds the work done or owned. What is lost, the sweep rings ag
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -65,7 +66,7 @@ def open_url(url: str, lease_s: float, *, clock: Callable[[], float] = time.mono
         )
         polls = session.client("sqs", endpoint_url=where.endpoint, config=patient)
     except (BotoCoreError, ValueError) as error:
-        raise UsageError(f"{url!r}: {error} Give region=… in the URL or AWS_REGION.") from error
+        raise UsageError(f"{url!r}: {error} Give region=… in the URL or AWS_DEFAULT_REGION.") from error
     create = where.extra.get("create", "yes") == "yes"
     lanes = SqsLanes(calls, where.name, create=create, lease_s=whole_s)
     lanes.url(CONTROL_LANE)
@@ -153,6 +154,7 @@ class SqsQueue:
             if leases or room.is_none or self._clock() >= until:
                 return leases
             longest_s = max(1, longest_s)
+            random.shuffle(names)  # so that each is waited on now and then
 
     def renew(self, leases: Iterable[Lease]) -> set[str]:
         """Each for a whole Lease, or for what is left of the 12 hours that SQS allows."""

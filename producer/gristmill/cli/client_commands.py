@@ -10,6 +10,7 @@ from gristmill.cli.ending import cancel, retry
 from gristmill.cli.follow import status, wait, watch
 from gristmill.cli.results import results
 from gristmill.cli.submit import estimate, submit
+from gristmill.cli.workers import workers
 
 _PANEL = "With a service"
 
@@ -26,5 +27,6 @@ def add_client_commands(app: typer.Typer) -> None:
         ("config", login.config),
     ):
         app.add_typer(group, name=name, rich_help_panel=_PANEL)
+    app.command(rich_help_panel=_PANEL)(workers)
     app.command(rich_help_panel=_PANEL)(login.login)
     app.command(rich_help_panel=_PANEL)(doctor)

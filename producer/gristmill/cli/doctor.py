@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -149,7 +151,14 @@ def _settings() -> Iterator[Finding]:
 def _service(base_url: str | None, profile: str | None) -> Iterator[Finding]:
     import httpx2
 
-    from gristmill.client import APIError, AuthenticationError, Client, MissingApiKey
+    from gristmill.client import (
+        APIError,
+        AuthenticationError,
+        Client,
+        MissingApiKey,
+        NotFoundError,
+        PermissionDeniedError,
+    )
     from gristmill.client.options import checked_base_url, find_address
 
     address = find_address(base_url=base_url, profile=profile)
@@ -167,9 +176,13 @@ def _service(base_url: str | None, profile: str | None) -> Iterator[Finding]:
         return
     state = "ok" if ready.status_code == 200 else "bad"
     yield Finding("service", state, f"{url} answers {ready.status_code}")
+    states: list[str] | None = None
     try:
         with Client(base_url=base_url, profile=profile, max_retries=0) as client:
             names = [model.id for model in client.models.list()]
+            # Not every key may see them, and an older service does not know them.
+            with suppress(PermissionDeniedError, NotFoundError):
+                states = [worker.state for worker in client.workers.list(limit=1000)]
     except MissingApiKey as error:
         yield Finding("key", "bad", "there is none", str(error))
     except AuthenticationError:
@@ -186,14 +199,37 @@ def _service(base_url: str | None, profile: str | None) -> Iterator[Finding]:
         told = ", ".join(names) or "none"
         way_out = "" if names else "Start `gristmill control … --model M` and a worker."
         yield Finding("models", "ok" if names else "bad", told, way_out)
+        if states is not None:
+            yield _workers(states)
+
+
+def _workers(states: Iterable[str]) -> Finding:
+    """Of those that have not ended: how many there are in each state."""
+    counts = Counter(states)
+    told = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    if set(counts) - {"lost"}:
+        return Finding("workers", "ok", told)
+    return Finding(
+        "workers",
+        "missing",
+        told or "none has announced itself",
+        "Start `gristmill worker`; one announces itself within seconds, if a control process runs.",
+    )
 
 
 def _ledger(url: str) -> Iterator[Finding]:
+    from gristmill.ledger import workers
     from gristmill.ledger.open import open_ledger
 
     ledger = open_ledger(url)
-    ledger.close()
+    try:
+        with ledger.read() as conn:
+            known = workers.list_workers(conn, with_ended=False)
+    finally:
+        ledger.close()
     yield Finding("ledger", "ok", "opened, and its schema is this version's")
+    now = time.time()
+    yield _workers(one.state_at(now).value for one in known)
 
 
 def _queue(url: str) -> Iterator[Finding]:

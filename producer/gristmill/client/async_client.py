@@ -43,6 +43,7 @@ from gristmill.client.submit import (
 )
 from gristmill.client.transfer import OnBytes
 from gristmill.client.webhooks import AsyncWebhooks, WebhookCalls
+from gristmill.client.workers import AsyncWorkers, WorkerCalls
 from gristmill.data.rows import Source as RowSource
 from gristmill.data.template import Template
 
@@ -84,6 +85,7 @@ class AsyncClient:
         self.webhooks = AsyncWebhooks(WebhookCalls(caller), driver)
         self.estimates = AsyncEstimates(EstimateCalls(caller), driver)
         self.usage = AsyncUsage(EstimateCalls(caller), driver)
+        self.workers = AsyncWorkers(WorkerCalls(caller), driver)
 
     @property
     def base_url(self) -> str:

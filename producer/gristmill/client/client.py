@@ -43,6 +43,7 @@ from gristmill.client.submit import (
 )
 from gristmill.client.transfer import OnBytes
 from gristmill.client.webhooks import WebhookCalls, Webhooks
+from gristmill.client.workers import WorkerCalls, Workers
 from gristmill.data.rows import Source as RowSource
 from gristmill.data.template import Template
 
@@ -90,6 +91,7 @@ class Client:
         self.webhooks = Webhooks(WebhookCalls(caller), driver)
         self.estimates = Estimates(EstimateCalls(caller), driver)
         self.usage = Usage(EstimateCalls(caller), driver)
+        self.workers = Workers(WorkerCalls(caller), driver)
 
     @classmethod
     def _with(cls, options: Options) -> Self:

@@ -15,6 +15,7 @@ from gristmill import crash_points
 from gristmill.control.base import Control
 from gristmill.control.budget import budget_of
 from gristmill.errors import CorruptDocument, KeyNotFound, UnsupportedFormat
+from gristmill.control.fleet import record_beats
 from gristmill.histogram import Histogram
 from gristmill.ledger import batches, paces, segments, shards, webhook_events
 from gristmill.ledger import usage as usage_by_day
@@ -23,8 +24,9 @@ from gristmill.ledger.shards import Bitmap
 from gristmill.ledger.status import BatchStatus
 from gristmill.stores.keys import shard_key
 from gristmill.stores.segments import bell_of, list_segments, read_segment
+from gristmill.message_wire import decode_news
 from gristmill.types import Bell, RowResult, Segment, Usage
-from gristmill.wire import decode_bell, decode_shard
+from gristmill.wire import decode_shard
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,8 @@ _ACCEPTING = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchStatus.CANCE
 
 
 def take_bells(control: Control, *, wait_s: float = 0.0) -> int:
-    """Accept what the waiting Bells tell of, waiting for the first; how many Bells there were.
+    """Accept what the waiting Bells tell of, waiting for the first, and keep the beats of Workers
+    that lie between them; how many messages there were.
 
     Raises CorruptDocument when one tells of a damaged Shard, and it is.
     """
@@ -44,16 +47,23 @@ def take_bells(control: Control, *, wait_s: float = 0.0) -> int:
     bells: list[Bell] = []
     crash_points.at("heard", num_bells=len(leases))
     for lease in leases:
+    beats: list[WorkerBeat] = []
         try:
-            bells.append(decode_bell(lease.body))
+            news = decode_news(lease.body)
         except (CorruptDocument, UnsupportedFormat) as error:
-            log.warning("bell skipped reason=%s", error)
+            log.warning("message skipped reason=%s", error)
+            continue
+        if isinstance(news, Bell):
+            bells.append(news)
+        else:
+            beats.append(news)
     accept(control, [bell for bell in bells if not bell.damaged])
     # Only now: a Bell whose acceptance was cut short comes back.
     control.queue.ack(*leases)
     crash_points.at("bells-acked")
     for bell in bells:
         if bell.damaged:
+    record_beats(control, beats)
             check_shard(control, bell)
     return len(leases)
 

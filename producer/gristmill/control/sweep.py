@@ -12,6 +12,7 @@ from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control, read_batch
 from gristmill.control.dispatch import ring
 from gristmill.control.finalize import finalize, freeze, merge_ahead
+from gristmill.control.fleet import forget_workers
 from gristmill.control.removal import remove_unneeded
 from gristmill.errors import CorruptDocument
 from gristmill.ledger import batches, shards
@@ -39,6 +40,7 @@ def sweep(control: Control, *, end: Callable[[Control, Batch], object] | None = 
         except CorruptDocument as error:
             damage = damage or error
     merge_ahead(control)
+    forget_workers(control)
     remove_unneeded(control)
     if damage is not None:
         raise damage

@@ -57,10 +57,12 @@ def put_beat(conn: Connection, beat: WorkerBeat, *, now: int) -> bool:
 
 
 def list_workers(
-    conn: Connection, *, limit: int | None = None, after_id: str = ""
+    conn: Connection, *, limit: int | None = None, after_id: str = "", with_ended: bool = True
 ) -> list[KnownWorker]:
-    """By id, those behind `after_id`: all that are known, also those that have ended or are lost."""
+    """By id, those behind `after_id`; also those that are lost."""
     query = select(workers).where(workers.c.worker_id > after_id).order_by(workers.c.worker_id)
+    if not with_ended:
+        query = query.where(workers.c.state != WorkerState.ENDED.value)
     return list(_read(conn, query.limit(limit)))
 
 

@@ -19,6 +19,7 @@ from gristmill.client.webhook_events import (
     WebhookEvents,
 )
 from gristmill.client.webhooks import AsyncWebhooks, Webhooks
+from gristmill.client.workers import AsyncWorkers, Workers
 
 TWINS = [
     (Client, AsyncClient),
@@ -33,6 +34,7 @@ TWINS = [
     (Usage, AsyncUsage),
     (WebhookEvents, AsyncWebhookEvents),
     (Webhooks, AsyncWebhooks),
+    (Workers, AsyncWorkers),
 ]
 
 

@@ -129,6 +129,11 @@ class Settings(BaseSettings):
         return value
 
     # Processes
+    lanes: str = Field(
+        "pool,bulk",
+        description="Lanes that a worker listens to, the first one first, separated by commas; "
+        "pool is that of workers with the same abilities.",
+    )
     watchdog_s: float = Field(
         120.0, gt=0, description="No step of the engine for so long, with work, ends the worker."
     )
@@ -139,24 +144,6 @@ class Settings(BaseSettings):
         600.0, ge=0, description="How long a worker waits out a queue or store that is away."
     )
 
-    # Engine
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="Where the model runs; auto takes a GPU if there is one."
-    lanes: str = Field(
-        "pool,bulk",
-        description="Lanes that a worker listens to, the first one first, separated by commas; "
-        "pool is that of workers with the same abilities.",
-    )
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="The numbers of the model; auto is float32 on a CPU, bfloat16 on a GPU."
-    )
-    max_num_seqs: int = Field(64, ge=1, description="Most Sequences computed in one step.")
-    max_num_batched_tokens: int = Field(
-        512, ge=16, description="Most tokens computed in one step, prefill and decode together."
-    )
-    drafts: bool = Field(True, description="Draft tokens fill steps that have few rows (CPU only).")
-    block_size: int = Field(16, ge=1, description="Tokens in one Block of the KV cache.")
     @field_validator("lanes")
     @classmethod
     def _check_lanes(cls, value: str) -> str:

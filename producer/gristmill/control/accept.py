@@ -14,17 +14,18 @@ from sqlalchemy import Connection
 from gristmill import crash_points
 from gristmill.control.base import Control
 from gristmill.control.budget import budget_of
-from gristmill.errors import CorruptDocument, KeyNotFound, UnsupportedFormat
 from gristmill.control.fleet import record_beats
+from gristmill.errors import CorruptDocument, KeyNotFound, UnsupportedFormat
+from gristmill.fleet import WorkerBeat
 from gristmill.histogram import Histogram
 from gristmill.ledger import batches, paces, segments, shards, webhook_events
 from gristmill.ledger import usage as usage_by_day
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import Bitmap
 from gristmill.ledger.status import BatchStatus
+from gristmill.message_wire import decode_news
 from gristmill.stores.keys import shard_key
 from gristmill.stores.segments import bell_of, list_segments, read_segment
-from gristmill.message_wire import decode_news
 from gristmill.types import Bell, RowResult, Segment, Usage
 from gristmill.wire import decode_shard
 
@@ -45,9 +46,9 @@ def take_bells(control: Control, *, wait_s: float = 0.0) -> int:
     """
     leases = control.queue.receive(control.control_lane, _MAX_SEGMENTS, wait_s)
     bells: list[Bell] = []
+    beats: list[WorkerBeat] = []
     crash_points.at("heard", num_bells=len(leases))
     for lease in leases:
-    beats: list[WorkerBeat] = []
         try:
             news = decode_news(lease.body)
         except (CorruptDocument, UnsupportedFormat) as error:
@@ -61,9 +62,9 @@ def take_bells(control: Control, *, wait_s: float = 0.0) -> int:
     # Only now: a Bell whose acceptance was cut short comes back.
     control.queue.ack(*leases)
     crash_points.at("bells-acked")
+    record_beats(control, beats)
     for bell in bells:
         if bell.damaged:
-    record_beats(control, beats)
             check_shard(control, bell)
     return len(leases)
 

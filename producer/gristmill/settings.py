@@ -160,6 +160,19 @@ class Settings(BaseSettings):
         """What a Worker listens to, each Lane once."""
         return tuple(dict.fromkeys(items_of(self.lanes)))
 
+    # Engine
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where the model runs; auto takes a GPU if there is one."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="The numbers of the model; auto is float32 on a CPU, bfloat16 on a GPU."
+    )
+    max_num_seqs: int = Field(64, ge=1, description="Most Sequences computed in one step.")
+    max_num_batched_tokens: int = Field(
+        512, ge=16, description="Most tokens computed in one step, prefill and decode together."
+    )
+    drafts: bool = Field(True, description="Draft tokens fill steps that have few rows (CPU only).")
+    block_size: int = Field(16, ge=1, description="Tokens in one Block of the KV cache.")
     kv_memory_fraction: float | None = Field(
         None,
         gt=0,

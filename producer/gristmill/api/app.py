@@ -7,7 +7,6 @@ from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.telemetry import TelemetryConfig
 from pydantic.json_schema import models_json_schema
 
 from gristmill.api import (
@@ -32,7 +31,6 @@ from gristmill.api.estimates import EstimateRequest
 from gristmill.api.failures import ErrorObject, add_failure_handlers
 from gristmill.api.front_door import FrontDoor
 from gristmill.api.keys import KeyRequest, RotateRequest
-from gristmill.api.observed import Observed
 from gristmill.api.tenants import QuotasRequest
 
 #: Which handlers read by themselves.
@@ -59,7 +57,7 @@ def create_app(api: Api) -> FastAPI:
         title="Gristmill",
         summary="Files, Batches and Models as the OpenAI API has them, on machines you own.",
         version=version("gristmill"),
-        telemetry=_telemetry(api),
+        telemetry={"tracing": False},
         docs_url=None,  # its page would load code from elsewhere
         redoc_url=None,
         responses={
@@ -77,23 +75,7 @@ def create_app(api: Api) -> FastAPI:
     add_failure_handlers(app)
     app.add_middleware(AuditTrail)
     app.add_middleware(FrontDoor)
-    if api.telemetry.metrics.is_on:
-        app.add_middleware(Observed, metrics=api.telemetry.metrics)
     return app
-
-
-def _telemetry(api: Api) -> TelemetryConfig:
-    """FastAPI has a span for each request, if anybody traces. The rest is told in our own way."""
-    provider = api.telemetry.tracer.provider
-    return {
-        "tracing": provider is not None,
-        "tracer_provider": provider,
-        "metrics": False,
-        "logs": False,
-        "operation_spans": False,
-        "auto_configure": False,
-        "exclude": lambda scope: scope.get("path") in ("/healthz", "/readyz"),
-    }
 
 
 def _document(app: FastAPI) -> dict[str, Any]:

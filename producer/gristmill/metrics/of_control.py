@@ -60,6 +60,13 @@ LEDGER_METRICS: tuple[Metric, ...] = (
         "state",
         help="Workers that announced themselves; state is loading, ready, draining or lost.",
     ),
+    gauge(
+        "gristmill_cost_per_million_tokens",
+        "model",
+        "currency",
+        help="What a million tokens of the rows accepted today and yesterday (UTC) cost, prompts "
+        "and answers together, by GRISTMILL_PRICES; absent without a price or such rows.",
+    ),
 )
 
 #: Each control process tells what it did itself: take the sum of several.
@@ -97,13 +104,6 @@ CONTROL_METRICS: tuple[Metric, ...] = (
         "model",
         "currency",
         help="What accepted rows cost, by GRISTMILL_PRICES; absent without a price.",
-    ),
-    gauge(
-        "gristmill_cost_per_million_tokens",
-        "model",
-        "currency",
-        help="What a million tokens of the rows accepted by this process cost, by "
-        "GRISTMILL_PRICES; absent without a price.",
     ),
     counter(
         "gristmill_batches_ended_total",

@@ -164,14 +164,11 @@ class Pool:
     @property
     def lane(self) -> str:
         """The Lane of this pool: 'pool-8k-' and 16 hex digits; the same on every machine."""
-        digest = hashlib.sha256("\0".join(map(repr, self._key())).encode()).hexdigest()
+        abilities = (",".join(names) for names in (self.features, self.adapters))
+        pin = (self.revision, self.tokenizer_hash, self.dtype)
+        text = "\0".join([*pin, str(self.max_row_tokens), *abilities])
+        digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         return f"pool-{_short(self.max_row_tokens)}-{digest[:16]}"
-
-    def _key(self) -> tuple[object, ...]:
-        return (
-            *(self.revision, self.tokenizer_hash, self.dtype),
-            *(self.max_row_tokens, self.features, self.adapters),
-        )
 
 
 def pool_of(card: WorkerCard) -> Pool:

@@ -220,6 +220,7 @@ def test_the_doctor_says_what_is_well_and_what_is_not(
         "service": "ok",
         "key": "ok",
         "models": "ok",
+        "workers": "ok",
         "store": "ok",
         "ledger": "ok",
     }.items()
@@ -232,14 +233,14 @@ def test_the_doctor_says_what_is_well_and_what_is_not(
     assert "BAD  settings" in ill and "GRISTMILL_LEASE_S" in ill
 
 
-def test_waiting_ends_with_its_time(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "in.csv").write_text("prompt\n" + "x\n" * 50)
-    batch_id = run(*SUBMIT, "-q").stdout.strip()
+def test_workers_are_shown_with_what_they_can_and_do(run: Run) -> None:
+    (worker,) = document(run("workers", "--json"))["data"]
+    header, line = run("workers", "--format", "table").stdout.splitlines()
 
-    result = CliRunner().invoke(app, ["wait", batch_id, "--timeout", "1ms", "-q"])
-
-    assert result.exit_code in (0, 124)  # a quick machine may have been done
-    run("wait", batch_id)
+    assert (worker["state"], worker["model"], worker["lanes"][1:]) == ("ready", "M", ["bulk"])
+    assert header.split()[:4] == ["worker", "state", "seen", "model"]
+    assert line.split()[:2] == [worker["id"], "ready"] and line.endswith(",bulk")
+    assert run("workers", "-q", "--all").stdout.split() == [worker["id"]]
 
 
 def test_calls_are_told_on_stderr_without_the_key(service: dict[str, str]) -> None:

@@ -22,15 +22,22 @@ from installations import (
     real_row,
     start_embedded,
     start_fleet,
+    wait_for,
 )
-from local_run import BYTES
+from local_run import BYTES, make_model_folder
 from nursery import Nursery
 from openai.types import Batch
-from pipeline import fast_folder
+from pipeline import Bench, fast_folder
 from postgresql import postgresql_process as postgresql_process
-from redis_server import RedisProcess
+from redis_server import RedisProcess, shared_server
 from webhook_receiver import Receiver
 
+from gristmill.control.accept import take_bells
+from gristmill.fleet import lane_of
+from gristmill.ledger import workers
+from gristmill.models import find_model
+from gristmill.queues.open import open_queue
+from gristmill.settings import Settings
 from gristmill.types import Job, Prompt, Row, SamplingParams
 
 NUM_SHORT, NUM_LONG = 6, 4
@@ -183,6 +190,45 @@ def test_a_fleet_that_loses_power_in_the_middle_of_a_batch_goes_on(installation:
     assert ended.status == "completed"
     assert_answered(fleet, ended, [*short, *long])
     assert fleet.stop() == [0, 0, 0, 0]
+
+
+def test_a_worker_process_is_known_until_it_ends_and_missed_when_it_is_killed(
+    nursery: Nursery,
+) -> None:
+    queue_url = f"{shared_server('redis6').url}?prefix=t-{uuid4().hex[:8]}"
+    with fast_folder() as folder, commands_in(folder, nursery) as commands:
+        bench = Bench(folder)
+        bench.queue = open_queue(queue_url, 60.0)
+        model = make_model_folder(folder / "M")
+        worker = ("worker", "--queue", queue_url, "--model", str(model), "--lanes", "pool,mine")
+
+        def states() -> list[str]:
+            take_bells(bench.control, wait_s=0.05)
+            with bench.ledger.read() as conn:
+                known = workers.list_workers(conn)
+            return sorted(one.state_at(bench.clock()) for one in known)
+
+        assert states() == []  # and from now on somebody listens
+        first = commands.start(*worker, "--store", str(folder / "store"))
+        wait_for("the first one", lambda: states() == ["ready"])
+        assert first.stop() == 0
+        wait_for("its end", lambda: states() == ["ended"])
+        second = commands.start(*worker, "--store", str(folder / "store"))
+        wait_for("the second one", lambda: states() == ["ended", "ready"])
+        with bench.ledger.read() as conn:
+            (alive,) = workers.list_alive(conn, bench.clock())
+        second.kill()
+        while take_bells(bench.control):
+            pass
+        bench.clock.advance(45)
+        before = states()
+        bench.clock.advance(1)
+
+        assert alive.card.lanes == (lane_of(alive.card), "mine")
+        assert alive.card.model.revision == find_model(str(model), settings=Settings()).pin.revision
+        assert (before, states()) == (["ended", "ready"], ["ended", "lost"])
+        bench.queue.close()
+        bench.ledger.close()
 
 
 def rows(

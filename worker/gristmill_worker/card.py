@@ -44,4 +44,4 @@ def generator_features() -> tuple[str, ...]:
     features = [Feature.EMBED, Feature.GENERATE, Feature.LOGPROBS, Feature.SCORE]
     if find_spec("llguidance") is not None:
         features.append(Feature.GRAMMAR)
-    return tuple(sorted(features))
+    return tuple(sorted(feature.value for feature in features))

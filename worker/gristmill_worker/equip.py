@@ -88,7 +88,7 @@ def _encoder(config: WorkerConfig) -> Equipment:
         device=device_name(config.device),
         memory_bytes=memory_bytes,
         max_row_tokens=engine.max_model_len,
-        features=(Feature.EMBED,),
+        features=(Feature.EMBED.value,),
     )
 
 

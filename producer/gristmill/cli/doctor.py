@@ -205,16 +205,20 @@ def _service(base_url: str | None, profile: str | None) -> Iterator[Finding]:
 
 def _workers(states: Iterable[str]) -> Finding:
     """Of those that have not ended: how many there are in each state."""
-    counts = Counter(states)
-    told = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-    if set(counts) - {"lost"}:
-        return Finding("workers", "ok", told)
+    found = list(states)
+    if set(found) - {"lost"}:
+        return Finding("workers", "ok", _told_states(found))
     return Finding(
         "workers",
         "missing",
-        told or "none has announced itself",
+        _told_states(found),
         "Start `gristmill worker`; one announces itself within seconds, if a control process runs.",
     )
+
+
+def _told_states(states: Iterable[str]) -> str:
+    counts = Counter(states)
+    return ", ".join(f"{n} {state}" for state, n in sorted(counts.items())) or "none announced"
 
 
 def _ledger(url: str) -> Iterator[Finding]:
@@ -227,9 +231,9 @@ def _ledger(url: str) -> Iterator[Finding]:
             known = workers.list_workers(conn, with_ended=False)
     finally:
         ledger.close()
-    yield Finding("ledger", "ok", "opened, and its schema is this version's")
     now = time.time()
-    yield _workers(one.state_at(now).value for one in known)
+    told = _told_states(one.state_at(now).value for one in known)
+    yield Finding("ledger", "ok", f"opened, its schema is this version's; workers: {told}")
 
 
 def _queue(url: str) -> Iterator[Finding]:

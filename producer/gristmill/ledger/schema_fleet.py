@@ -16,7 +16,7 @@ workers = Table(
     Column("first_heard_at", BigInteger, nullable=False),
     # By the clock of whoever heard it.
     Column("heard_at", BigInteger, nullable=False),
-    # As message_wire.py writes it.
+    # JSON, with the card.
     Column("beat", Text, nullable=False),
     Index("workers_by_age", "heard_at", "worker_id"),
 )

@@ -9,17 +9,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from gristmill.errors import CorruptDocument, UnsupportedFormat
 from gristmill.fleet import FORGET_AFTER_S, LOST_AFTER_S, KnownWorker, WorkerBeat, WorkerState
 from gristmill.ledger.schema_fleet import workers
-from gristmill.message_wire import decode_beat, encode_beat
 
 #: Of Workers that have ended or are lost so many are kept at most, the newest: one that dies at
 #: each start shall not fill the table within its day.
 MAX_GONE = 10_000
+#: Checked when they were heard; a fleet of thousands is read every few seconds.
+_KEPT = msgspec.json.Decoder(WorkerBeat)
 
 
 def put_beats(conn: Connection, beats: Iterable[WorkerBeat], *, now: int) -> int:
@@ -40,7 +41,7 @@ def put_beat(conn: Connection, beat: WorkerBeat, *, now: int) -> bool:
         "seq": beat.seq,
         "state": beat.state.value,
         "heard_at": now,
-        "beat": encode_beat(beat).decode(),
+        "beat": msgspec.json.encode(beat).decode(),
     }
     of_worker = workers.c.worker_id == beat.worker_id
     if conn.execute(
@@ -113,7 +114,7 @@ def _read(conn: Connection, query: Select[Any]) -> Iterator[KnownWorker]:
 def _known(row: Row[Any]) -> KnownWorker | None:
     """None for a beat that another version of Gristmill has written, which knows more."""
     try:
-        beat = decode_beat(row.beat.encode())
-    except (CorruptDocument, UnsupportedFormat):
+        beat = _KEPT.decode(row.beat)
+    except msgspec.DecodeError:
         return None
     return KnownWorker(beat, row.first_heard_at, row.heard_at)

@@ -51,14 +51,14 @@ class Floor:
         #: (prompt, position) of every token that any Worker has decoded.
         self.decoded: Counter[tuple[tuple[int, ...], int]] = Counter()
 
-    def send(self, n: int, jobs: Iterable[Job], *, pin: Any = PIN) -> Shard:
+    def send(self, n: int, jobs: Iterable[Job], *, pin: Any = PIN, lane: str = BULK_LANE) -> Shard:
         shard = Shard(TENANT, "batch_1", "run-1", n, Endpoint.CHAT, pin, tuple(jobs))
         self.store.put(shard_key(TENANT, "batch_1", "run-1", n), encode_shard(shard))
-        self.ring(shard)
+        self.ring(shard, lane=lane)
         return shard
 
-    def ring(self, shard: Shard) -> None:
-        self.queue.send(BULK_LANE, encode_pointer(shard.pointer))
+    def ring(self, shard: Shard, *, lane: str = BULK_LANE) -> None:
+        self.queue.send(lane, encode_pointer(shard.pointer))
         self.journal.clear()
 
     def worker(

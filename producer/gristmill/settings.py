@@ -143,6 +143,21 @@ class Settings(BaseSettings):
     outage_patience_s: float = Field(
         600.0, ge=0, description="How long a worker waits out a queue or store that is away."
     )
+    spot_notice: Literal["off", "aws", "aws-early"] = Field(
+        "off",
+        description="Whether a worker asks its machine if it will be taken away, and drains then; "
+        "aws-early: when AWS recommends to look for another one, too.",
+    )
+    spot_notice_url: str = Field(
+        "http://169.254.169.254",
+        pattern="^http://[^/]+/?$",
+        description="Where the metadata service of the machine is asked.",
+    )
+    cloudwatch_namespace: str | None = Field(
+        None,
+        pattern="^[A-Za-z0-9_./#-]{1,255}$",
+        description="Namespace of CloudWatch that control publishes backlog and workers to.",
+    )
 
     @field_validator("lanes")
     @classmethod

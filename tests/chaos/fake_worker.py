@@ -26,6 +26,7 @@ from gristmill.process.connect import connect
 from gristmill.process.health import health_served
 from gristmill.process.logs import log_to_stderr
 from gristmill.process.signals import StopSignals
+from gristmill.process.spot_notice import spot_watched
 from gristmill.process.worker import WorkerProcess
 from gristmill.settings import Settings
 from gristmill_worker.worker import Worker
@@ -73,7 +74,12 @@ def main(options: dict[str, Any]) -> int:
     log_to_stderr(debug=False)
     signals = StopSignals(grace_s=settings.drain_grace_s, at_once_code=ExitCode.UNSAVED)
     process = WorkerProcess(signals)
-    with failures_reported(debug=False), signals, health_served("127.0.0.1:0", process.health):
+    with (
+        failures_reported(debug=False),
+        signals,
+        spot_watched(settings, signals),
+        health_served("127.0.0.1:0", process.health),
+    ):
         return process.serve(build)
 
 

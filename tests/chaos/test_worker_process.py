@@ -12,6 +12,7 @@ import pytest
 import transformers  # two runs in one process must not import it at the same moment
 from aws_server import AwsServer, aws
 from local_run import Desk, make_line
+from metadata_server import MetadataServer
 from pipeline import fast_folder
 from redis_server import shared_server
 from workers import Fleet, wait_for
@@ -83,6 +84,22 @@ def test_after_sigterm_no_token_is_decoded_twice_b70(fleet: Fleet) -> None:
             worker.send(signal.SIGTERM)
             assert worker.exit_code() == ExitCode.OK
             assert "reason=drained" in worker.log
+        fleet.step_s = 0.01
+        fleet.start()
+
+    assert_each_row_once(fleet)
+    assert fleet.num_decoded_twice() == 0
+
+
+def test_after_a_spot_notice_no_token_is_decoded_twice(fleet: Fleet) -> None:
+    fleet.step_s = 0.06  # there is work left for the other
+    with fleet.running(), MetadataServer() as machine:
+        worker = fleet.start(spot_notice="aws", spot_notice_url=machine.url)
+        wait_for("tokens", lambda: fleet.num_decoded() > 40)
+        machine.interrupt()
+        assert worker.exit_code() == ExitCode.OK
+        assert "spot notice" in worker.log and "reason=drained" in worker.log
+        assert worker.shards_begun() == worker.shards_ended()
         fleet.step_s = 0.01
         fleet.start()
 

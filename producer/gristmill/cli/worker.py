@@ -95,6 +95,7 @@ def _serve(
     from gristmill.process.health import health_served
     from gristmill.process.logs import log_to_stderr
     from gristmill.process.signals import StopSignals
+    from gristmill.process.spot_notice import spot_watched
     from gristmill.process.worker import WorkerProcess
 
     log_to_stderr(debug=debug)
@@ -120,5 +121,5 @@ def _serve(
 
     signals = StopSignals(grace_s=settings.drain_grace_s, at_once_code=ExitCode.UNSAVED)
     process = WorkerProcess(signals)
-    with signals, health_served(health, process.health):
+    with signals, spot_watched(settings, signals), health_served(health, process.health):
         return process.serve(build)

@@ -17,7 +17,9 @@ class StopSignals:
     """While entered, `stop` is set by the first signal.
 
     Until `hold` is called there is nothing to save, and the first signal ends the process. Ending
-    at once is always safe: what is not saved is done again, as after kill -9.
+    at once is always safe: what is not saved is done again, as after kill -9. Whoever hears in
+    another way that the machine will go calls `drain`; the first signal after that is no second
+    one, since most supervisors send theirs when they have heard the same.
     """
 
     def __init__(self, *, grace_s: float, at_once_code: int, end: End = os._exit) -> None:
@@ -26,6 +28,7 @@ class StopSignals:
         self._at_once_code = at_once_code
         self._end = end
         self._is_holding = False
+        self._was_signalled = False
         self._previous: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> Self:
@@ -41,14 +44,19 @@ class StopSignals:
         """From now on there is work to save."""
         self._is_holding = True
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def drain(self) -> None:
+        """Ask to stop, as the first signal does. Any thread may call it."""
         if not self._is_holding:
             self._end(0)
-            return
-        if self.stop.is_set():
+        elif not self.stop.is_set():
+            self.stop.set()
+            timer = threading.Timer(self._grace_s, self._end, (self._at_once_code,))
+            timer.daemon = True
+            timer.start()
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self._was_signalled:
             self._end(self._at_once_code)
             return
-        self.stop.set()
-        timer = threading.Timer(self._grace_s, self._end, (self._at_once_code,))
-        timer.daemon = True
-        timer.start()
+        self._was_signalled = self._is_holding
+        self.drain()

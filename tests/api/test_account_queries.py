@@ -1,19 +1,30 @@
-"""What is counted against quotas, the audit log and estimates: the same on both databases."""
+"""Quotas, the audit log, estimates, named requests: the same on both databases."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from uuid import uuid4
 
 from ledgers import ledger as ledger
 from ledgers import postgresql as postgresql
 from ledgers import postgresql_process as postgresql_process
 
-from gristmill.ledger import audit, batches, estimates, files, quotas, shards, tenants
+from gristmill.ledger import (
+    audit,
+    batches,
+    estimates,
+    files,
+    idempotency,
+    quotas,
+    shards,
+    tenants,
+)
 from gristmill.ledger.audit import AuditEvent
 from gristmill.ledger.batch import Submission
 from gristmill.ledger.estimates import Estimate, EstimateStatus, Problem
 from gristmill.ledger.files import File
+from gristmill.ledger.idempotency import KEPT_S, Made
 from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.shards import NewShard
 from gristmill.ledger.status import BatchStatus
@@ -147,3 +158,17 @@ def test_of_many_that_claim_an_estimate_one_has_it(ledger: Ledger) -> None:
     assert num_claims == 1 and found is not None and 50 <= found.due_at < 58
     assert replace(found, due_at=0) == made and foreign is None
     assert [len(some) for some in due] == [0, 1] and num_open == 1 and num_removed == 1
+
+
+def test_the_first_request_with_a_key_counts_for_a_day(ledger: Ledger) -> None:
+    key, first, second = uuid4().hex, Made("a" * 64, "file-1"), Made("b" * 64, "file-2")
+    with ledger.write() as conn:
+        kept = idempotency.keep(conn, "acme", key, first, now=1000)
+        late = idempotency.keep(conn, "acme", key, second, now=1000 + KEPT_S - 1)
+        other_tenant = idempotency.find(conn, "umbrella", key, now=1000)
+        too_young = idempotency.remove_older(conn, now=1000 + KEPT_S - 1, limit=9)
+        new = idempotency.keep(conn, "acme", key, second, now=1000 + KEPT_S)
+        removed = idempotency.remove_older(conn, now=1000 + 2 * KEPT_S, limit=9)
+
+    assert kept == late == first and other_tenant is None
+    assert (too_young, new, removed) == (0, second, 1)

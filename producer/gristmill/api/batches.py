@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from pydantic import (
@@ -41,10 +41,17 @@ from gristmill.api.context import (
     known_caller,
 )
 from gristmill.api.failures import not_found, refused
-from gristmill.api.files import MAX_EXPIRY_S, MIN_EXPIRY_S
 from gristmill.api.lookup import list_page
 from gristmill.api.objects import BatchObject, ListObject, batch_object
-from gristmill.api.resent import RESEND_WINDOW_S, RetryCount, is_resent
+from gristmill.api.resent import (
+    RESEND_WINDOW_S,
+    IdempotencyKey,
+    RetryCount,
+    check_key,
+    is_resent,
+    key_reused,
+)
+from gristmill.api.uploads import MAX_EXPIRY_S, MIN_EXPIRY_S
 from gristmill.control.submit import InputFileMissing, InputFileUnusable, submit
 from gristmill.ledger import batches, submissions
 from gristmill.ledger.batch import Batch, Submission
@@ -70,7 +77,6 @@ _ASKED = (
     "max_total_tokens",
     "max_cost",
 )
-_IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e][\x20-\x7e]{0,254}")
 
 
 class ExpiresAfter(BaseModel):
@@ -125,7 +131,7 @@ def create_batch(
     api: UseApi,
     caller: BatchesWriter,  # known before the body is read
     body: Annotated[BatchRequest, Depends(json_body(BatchRequest))],
-    idempotency_key: Annotated[str | None, Header()] = None,
+    idempotency_key: IdempotencyKey = None,
     retry_count: RetryCount = None,
 ) -> BatchObject | BatchWithWebhookObject:
     """Make a batch of an uploaded file. Validation follows; look at `status`.
@@ -133,10 +139,7 @@ def create_batch(
     The same `Idempotency-Key` gives the same batch. The official client sends none when it tries
     again by itself, but counts its tries: such a request gives the batch of the first one.
     """
-    if idempotency_key is not None and not _IDEMPOTENCY_KEY.fullmatch(idempotency_key):
-        raise refused(
-            "An Idempotency-Key is 1 to 255 printable ASCII characters.", param="Idempotency-Key"
-        )
+    check_key(idempotency_key)
     if body.max_cost is not None and not api.prices:
         raise refused(
             "max_cost needs the prices of models, and this service has none. Give max_total_tokens "
@@ -175,11 +178,7 @@ def create_batch(
     except InputFileUnusable as error:
         raise refused(str(error), param="input_file_id") from error
     if not is_new and not (_is_same(batch, submission) and is_same_webhook(api, batch, body)):
-        raise refused(
-            f"This Idempotency-Key has created {batch.id} from another request. Use a new one.",
-            param="Idempotency-Key",
-            code="idempotency_key_reused",
-        )
+        raise key_reused(batch.id)
     if is_new:
         log.info(
             "batch created tenant=%s batch=%s key=%s", batch.tenant_id, batch.id, caller.key_id

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Literal
 
 import anyio
@@ -19,11 +19,11 @@ from gristmill.api.failures import ApiError, not_found, refused
 from gristmill.api.lookup import find, list_page
 from gristmill.api.multipart import MultipartUpload, too_large
 from gristmill.api.objects import FileDeleted, FileObject, ListObject, file_object
-from gristmill.control.room import check_room_for_bytes
-from gristmill.errors import KeyNotFound, StoreError
+from gristmill.api.resent import IdempotencyKey, check_key
+from gristmill.api.uploads import MAX_EXPIRY_S, MIN_EXPIRY_S, take_upload
+from gristmill.errors import KeyNotFound
 from gristmill.ledger import files
 from gristmill.ledger.files import File
-from gristmill.ledger.ids import new_id
 from gristmill.ledger.paging import Page
 from gristmill.stores.keys import file_key
 
@@ -32,8 +32,6 @@ router = APIRouter(prefix="/v1/files", tags=["Files"])
 
 #: Uploads that run at once; each holds a thread for as long as its client takes.
 _MAX_UPLOADS = 32
-MIN_EXPIRY_S, MAX_EXPIRY_S = 3600, 30 * 24 * 3600
-_MAX_FILENAME_CHARS = 255
 #: A body is so much longer than its file, at the most.
 _FORM_BYTES = 1 << 20
 _uploads = anyio.CapacityLimiter(_MAX_UPLOADS)
@@ -64,8 +62,14 @@ _FORM = {
 
 
 @router.post("", openapi_extra=_FORM)
-async def create_file(request: Request, api: UseApi, caller: FilesWriter) -> FileObject:
-    """Upload a file of requests. It is checked line by line when a batch is made of it."""
+async def create_file(
+    request: Request, api: UseApi, caller: FilesWriter, idempotency_key: IdempotencyKey = None
+) -> FileObject:
+    """Upload a file of requests. It is checked line by line when a batch is made of it.
+
+    The same upload with the same `Idempotency-Key` gives the same file, for 24 hours.
+    """
+    check_key(idempotency_key)
     limit = api.settings.max_file_bytes
     length = request.headers.get("content-length", "")
     num_bytes = int(length) if length.isdigit() and len(length) < 19 else 0
@@ -84,93 +88,10 @@ async def create_file(request: Request, api: UseApi, caller: FilesWriter) -> Fil
         request.headers.get("content-type", ""), pieces(), max_file_bytes=limit
     )
     least_bytes = max(num_bytes - _FORM_BYTES, 0)
-    file = await to_thread.run_sync(
-        _store, api, caller.tenant_id, upload, least_bytes, limiter=_uploads
+    take = partial(
+        take_upload, api, caller.tenant_id, upload, least_bytes=least_bytes, key=idempotency_key
     )
-    return file_object(file)
-
-
-def _store(api: Api, tenant_id: str, upload: MultipartUpload, least_bytes: int) -> File:
-    """Into the Store as it comes, then into the Ledger. A refused file leaves nothing.
-
-    Raises QuotaExceeded, before anything is read when `least_bytes` have no room already.
-    """
-    file_id, made = new_id("file-", api.clock()), list[File]()
-
-    with api.ledger.read() as conn:
-        room = check_room_for_bytes(conn, api.settings, tenant_id, least_bytes)
-
-    def checked_chunks() -> Iterator[bytes]:
-        num_read, digest = 0, hashlib.sha256()
-        for chunk in upload.file_chunks():
-            num_read += len(chunk)
-            digest.update(chunk)
-            if room is not None and num_read > room:
-                with api.ledger.read() as conn:  # raises, unless room was made meanwhile
-                    check_room_for_bytes(conn, api.settings, tenant_id, num_read)
-            yield chunk
-        # Fields may stand behind the file. What is raised here undoes the write.
-        expiry_s = _read_form(upload, default_s=api.settings.file_lifetime_s)
-        now = api.now
-        file = File(
-            id=file_id,
-            tenant_id=tenant_id,
-            purpose=upload.fields["purpose"],
-            filename=_readable_name(upload.filename or ""),
-            num_bytes=num_read,
-            created_at=now,
-            expires_at=now + expiry_s,
-            sha256=digest.hexdigest(),
-        )
-        with api.ledger.write() as conn:
-            # Held: two uploads at once are counted one after the other.
-            check_room_for_bytes(conn, api.settings, tenant_id, num_read, for_update=True)
-            # Before its bytes are there, so that the sweep finds them should this process die.
-            files.begin_upload(conn, file)
-        made.append(file)
-
-    api.store.put_stream(file_key(tenant_id, file_id), checked_chunks())
-    (file,) = made
-    with api.ledger.write() as conn:
-        is_there = files.complete_upload(conn, file)
-    if not is_there:
-        api.store.delete(file_key(tenant_id, file_id))
-        raise StoreError(f"The upload {file_id} took longer than a file is waited for.")
-    log.info("file uploaded tenant=%s file=%s bytes=%d", tenant_id, file_id, file.num_bytes)
-    return file
-
-
-def _read_form(upload: MultipartUpload, *, default_s: int) -> int:
-    """Seconds until the file expires. Raises ApiError for fields that are wrong."""
-    fields = dict(upload.fields)
-    purpose = fields.pop("purpose", None)
-    if purpose is None:
-        raise refused("purpose: this field is required. Send 'batch'.", param="purpose")
-    if purpose != "batch":
-        raise refused(f"purpose is {purpose[:80]!a}. Only 'batch' is taken here.", param="purpose")
-    if not (upload.filename or "").lower().endswith(".jsonl"):
-        raise refused(
-            "Invalid file format for Batch API. Must be .jsonl", param="file", code="invalid_file"
-        )
-    anchor = fields.pop("expires_after[anchor]", "created_at")
-    if anchor != "created_at":
-        raise refused("The anchor can only be 'created_at'.", param="expires_after[anchor]")
-    text = fields.pop("expires_after[seconds]", str(default_s))
-    if fields:
-        name = next(iter(fields))[:80]
-        raise refused(f"{name!a}: this field is not known here. Leave it out.", param=name)
-    is_number = text.isascii() and text.isdigit() and len(text) < 12
-    if text != str(default_s) and not (is_number and MIN_EXPIRY_S <= int(text) <= MAX_EXPIRY_S):
-        raise refused(
-            f"A file can expire after {MIN_EXPIRY_S} to {MAX_EXPIRY_S} seconds, and not after "
-            f"{text[:80]!a}.",
-            param="expires_after[seconds]",
-        )
-    return int(text)
-
-
-def _readable_name(filename: str) -> str:
-    return "".join(c for c in filename if c.isprintable())[-_MAX_FILENAME_CHARS:]
+    return file_object(await to_thread.run_sync(take, limiter=_uploads))
 
 
 @router.get("")

@@ -12,7 +12,7 @@ from itertools import islice
 from gristmill import crash_points
 from gristmill.control.base import Control
 from gristmill.control.ending import write_end
-from gristmill.ledger import audit, estimates, files, life, webhook_events
+from gristmill.ledger import audit, estimates, files, idempotency, life, webhook_events
 from gristmill.ledger.batch import Batch
 from gristmill.stores.keys import batch_key, batch_prefix, end_key, file_key
 
@@ -29,7 +29,7 @@ _UNFINISHED_AFTER_S = 24 * 3600
 #: Events of webhooks, with their deliveries.
 _EVENTS_LIFETIME_S = 30 * 24 * 3600
 _RECORDS_EVERY_S = 600
-_MAX_RECORDS = 10_000
+_MAX_RECORDS, _MAX_KEYS = 10_000, 1000
 
 
 def remove_unneeded(control: Control) -> None:
@@ -96,12 +96,13 @@ def _remove_events(control: Control) -> None:
 
 
 def _remove_records(control: Control) -> None:
-    """Estimates, and entries of the audit log."""
+    """Estimates, entries of the audit log, keys of requests."""
     now = control.now
     before = now - control.settings.audit_lifetime_s
     with control.ledger.write() as conn:
         estimates.remove_expired(conn, now=now)
         audit.remove_older(conn, created_before=before, limit=_MAX_RECORDS)
+        idempotency.remove_older(conn, now=now, limit=_MAX_KEYS)
 
 
 def _is_time_to(control: Control, name: str, *, every_s: int) -> bool:

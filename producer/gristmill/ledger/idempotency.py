@@ -1,0 +1,72 @@
+"""Queries about requests with an `Idempotency-Key`: what the first one with a key has made."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from gristmill.ledger.schema_idempotency import idempotency_keys
+
+#: A key may be used for something else afterwards.
+KEPT_S = 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """`request_digest` is of all that was asked for, in hex."""
+
+    request_digest: str
+    object_id: str
+
+
+def find(conn: Connection, tenant_id: str, key: str, *, now: int) -> Made | None:
+    """What the first request with this key has made within the last day."""
+    table = idempotency_keys.c
+    query = select(table.request_digest, table.object_id).where(
+        table.tenant_id == tenant_id, table.key == key, table.created_at > now - KEPT_S
+    )
+    row = conn.execute(query).one_or_none()
+    return None if row is None else Made(*row)
+
+
+def keep(conn: Connection, tenant_id: str, key: str, made: Made, *, now: int) -> Made:
+    """What counts from now on: this, unless another request with this key was faster."""
+    table = idempotency_keys.c
+    is_this = (table.tenant_id == tenant_id, table.key == key)
+    conn.execute(delete(idempotency_keys).where(*is_this, table.created_at <= now - KEPT_S))
+    with suppress(IntegrityError), conn.begin_nested():
+        conn.execute(
+            insert(idempotency_keys).values(
+                tenant_id=tenant_id,
+                key=key,
+                request_digest=made.request_digest,
+                object_id=made.object_id,
+                created_at=now,
+            )
+        )
+    first = find(conn, tenant_id, key, now=now)
+    assert first is not None, "it was just written, here or elsewhere"
+    return first
+
+
+def remove_older(conn: Connection, *, now: int, limit: int) -> int:
+    """Of all tenants, those that are kept no longer; how many."""
+    oldest = (
+        select(idempotency_keys.c.tenant_id, idempotency_keys.c.key)
+        .where(idempotency_keys.c.created_at <= now - KEPT_S)
+        .order_by(idempotency_keys.c.created_at)
+        .limit(limit)
+    )
+    rows = conn.execute(oldest).all()
+    for tenant_id, key in rows:
+        conn.execute(
+            delete(idempotency_keys).where(
+                idempotency_keys.c.tenant_id == tenant_id,
+                idempotency_keys.c.key == key,
+                idempotency_keys.c.created_at <= now - KEPT_S,
+            )
+        )
+    return len(rows)

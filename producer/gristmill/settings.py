@@ -108,6 +108,11 @@ class Settings(BaseSettings):
     webhook_allowed_networks: str | None = Field(
         None,
         description="Private networks that webhooks may go to, by http and any port too: CIDRs, "
+    webhook_secret_keys: SecretStr | None = Field(
+        None,
+        description="Secrets under which those of webhooks are sealed in the Ledger, separated by "
+        "commas: the first seals, each opens; default: the key pepper.",
+    )
         "separated by commas.",
     )
     webhook_ports: str = Field(
@@ -117,6 +122,14 @@ class Settings(BaseSettings):
     @field_validator("webhook_allowed_networks")
     @classmethod
     def _check_networks(cls, value: str | None) -> str | None:
+    @field_validator("webhook_secret_keys")
+    @classmethod
+    def _check_secret_keys(cls, value: SecretStr | None) -> SecretStr | None:
+        keys = None if value is None else items_of(value.get_secret_value())
+        if keys is not None and (not keys or min(map(len, keys)) < 16):
+            raise ValueError("each secret has at least 16 characters; commas stand between them")
+        return value
+
         for item in items_of(value):
             ipaddress.ip_network(item)
         return value

@@ -49,7 +49,7 @@ def tell_when_done(
             raise not_found("batch", batch_id, param="batch_id")
         found = webhooks.of_batch(conn, caller.tenant_id, batch_id)
         if found is not None and found.url == wanted.url and found.deleted_at is None:
-            return endpoint_with_secret(found)
+            return endpoint_with_secret(api.vault, found)
         if found is not None:
             raise refused(
                 f"This batch has a webhook URL, that of the endpoint {found.id}. Update that one.",
@@ -67,4 +67,4 @@ def tell_when_done(
     log.info(
         "batch webhook set tenant=%s batch=%s endpoint=%s", caller.tenant_id, batch_id, endpoint.id
     )
-    return endpoint_with_secret(endpoint)
+    return endpoint_with_secret(api.vault, endpoint)

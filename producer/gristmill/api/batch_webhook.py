@@ -49,7 +49,7 @@ def webhook_of(api: Api, tenant_id: str, fields: WebhookFields) -> WebhookEndpoi
         url=fields.webhook_url,
         asked_url=fields.webhook_url,
         event_types=tuple(dict.fromkeys(kind.value for kind in fields.webhook_event_types)),
-        secret=fields.webhook_secret or new_secret(),
+        secret=api.vault.seal(fields.webhook_secret or new_secret()),
         created_at=api.now,
         updated_at=api.now,
     )
@@ -71,7 +71,7 @@ def with_webhook(
     return BatchWithWebhookObject(
         **shown.model_dump(),
         webhook_url=endpoint.url,
-        webhook_secret=endpoint.secret if fields.webhook_secret is None else None,
+        webhook_secret=None if fields.webhook_secret else api.vault.open(endpoint.secret),
     )
 
 

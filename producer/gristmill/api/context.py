@@ -16,6 +16,7 @@ from gristmill.api.access import Access, Caller, Scope
 from gristmill.api.failures import ApiError, too_many
 from gristmill.api.key_text import parse_key_text
 from gristmill.control.outlook import Outlook
+from gristmill.control.webhook_vault import Vault
 from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.quick_look import QuickLook, quick_look
 from gristmill.prices import NO_PRICES, PriceTable
@@ -57,6 +58,10 @@ class Api:
     @property
     def now(self) -> int:
         return int(self.clock())
+
+    @property
+    def vault(self) -> Vault:
+        return Vault.of(self.settings)
 
 
 async def _api_of(request: Request) -> Api:

@@ -46,7 +46,8 @@ def send_test_event(
     try:
         event_id, now = new_id("evt_test_", api.clock()), api.now
         text = event_body(event_id, body.event_type, {"id": "batch_test"}, now)
-        headers = signed_headers(event_id, text, endpoint.live_secrets(now), now=now)
+        secrets = map(api.vault.open, endpoint.live_secrets(now))
+        headers = signed_headers(event_id, text, secrets, now=now)
         sender = WebhookSender(AddressPolicy.of(api.settings))
         answer = sender.send(endpoint.url, headers, text.encode())
     finally:

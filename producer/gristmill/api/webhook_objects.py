@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from gristmill.control.webhook_signing import secret_hint
+from gristmill.control.webhook_vault import Vault
 from gristmill.ledger import deliveries, webhook_events
 from gristmill.ledger.deliveries import Attempt, Delivery, DeliveryState
 from gristmill.ledger.webhook_events import WebhookEvent
@@ -96,13 +96,13 @@ class EventWithDeliveriesObject(EventObject):
     deliveries: list[DeliveryObject]
 
 
-def endpoint_object(endpoint: WebhookEndpoint) -> EndpointObject:
+def endpoint_object(vault: Vault, endpoint: WebhookEndpoint) -> EndpointObject:
     return EndpointObject(
         id=endpoint.id,
         name=endpoint.name,
         url=endpoint.url,
         event_types=list(endpoint.event_types),
-        signing_secret_hint=secret_hint(endpoint.secret),
+        signing_secret_hint=vault.hint(endpoint.secret),
         created_at=endpoint.created_at,
         updated_at=endpoint.updated_at,
         batch_id=endpoint.batch_id,
@@ -113,9 +113,9 @@ def endpoint_object(endpoint: WebhookEndpoint) -> EndpointObject:
     )
 
 
-def endpoint_with_secret(endpoint: WebhookEndpoint) -> EndpointWithSecretObject:
-    shown = endpoint_object(endpoint).model_dump()
-    return EndpointWithSecretObject(**shown, signing_secret=endpoint.secret)
+def endpoint_with_secret(vault: Vault, endpoint: WebhookEndpoint) -> EndpointWithSecretObject:
+    shown = endpoint_object(vault, endpoint).model_dump()
+    return EndpointWithSecretObject(**shown, signing_secret=vault.open(endpoint.secret))
 
 
 def event_object(event: WebhookEvent) -> EventObject:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
@@ -94,7 +95,7 @@ def create_endpoint(
         name=body.name,
         url=body.url,
         event_types=wanted,
-        secret=new_secret(),
+        secret=api.vault.seal(new_secret()),
         created_at=now,
         updated_at=now,
     )
@@ -109,7 +110,7 @@ def create_endpoint(
                 since=now - RESEND_WINDOW_S,
             )
             if found is not None:
-                return endpoint_with_secret(found)
+                return endpoint_with_secret(api.vault, found)
         if webhooks.count(conn, caller.tenant_id) >= _MAX_ENDPOINTS:
             raise refused(
                 f"There are {_MAX_ENDPOINTS} webhook endpoints, and there can be no more. Delete "
@@ -119,7 +120,7 @@ def create_endpoint(
             )
         webhooks.add(conn, endpoint)
     log.info("webhook endpoint created tenant=%s endpoint=%s", caller.tenant_id, endpoint.id)
-    return endpoint_with_secret(endpoint)
+    return endpoint_with_secret(api.vault, endpoint)
 
 
 @router.get("")
@@ -135,13 +136,13 @@ def list_endpoints(
         "webhook endpoint",
         after,
         lambda conn: webhooks.list_page(conn, caller.tenant_id, limit=limit, after_id=after),
-        endpoint_object,
+        partial(endpoint_object, api.vault),
     )
 
 
 @router.get("/{webhook_endpoint_id}")
-def retrieve_endpoint(endpoint: EndpointToRead) -> EndpointObject:
-    return endpoint_object(endpoint)
+def retrieve_endpoint(api: UseApi, endpoint: EndpointToRead) -> EndpointObject:
+    return endpoint_object(api.vault, endpoint)
 
 
 @router.post("/{webhook_endpoint_id}", openapi_extra=documented(EndpointChange))
@@ -182,7 +183,7 @@ def update_endpoint(
             deliveries.give_up(conn, endpoint)
         elif changed.get("num_failures") == 0:
             deliveries.release(conn, endpoint, now=api.now)
-    return endpoint_object(find_endpoint(api, endpoint.tenant_id, endpoint.id))
+    return endpoint_object(api.vault, find_endpoint(api, endpoint.tenant_id, endpoint.id))
 
 
 @router.delete("/{webhook_endpoint_id}")
@@ -214,10 +215,10 @@ def rotate_secret(
         rotated_at = current.secret_rotated_at
         was_rotated = rotated_at is not None and now - rotated_at <= RESEND_WINDOW_S
         if is_resent(retry_count) and was_rotated:
-            return endpoint_with_secret(current)
+            return endpoint_with_secret(api.vault, current)
         is_kept = body.keep_old_secret_active_for_24_hours
         changed = {
-            "secret": new_secret(),
+            "secret": api.vault.seal(new_secret()),
             "old_secret": current.secret if is_kept else None,
             "old_secret_until": now + _OVERLAP_S if is_kept else None,
             "secret_rotated_at": now,
@@ -225,4 +226,4 @@ def rotate_secret(
         }
         webhooks.change(conn, current, changed)
     log.info("webhook secret rotated tenant=%s endpoint=%s", endpoint.tenant_id, endpoint.id)
-    return endpoint_with_secret(find_endpoint(api, endpoint.tenant_id, endpoint.id))
+    return endpoint_with_secret(api.vault, find_endpoint(api, endpoint.tenant_id, endpoint.id))

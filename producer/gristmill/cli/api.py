@@ -43,6 +43,7 @@ def _serve(ledger_url: str, store_url: str, *, host: str, port: int, debug: bool
         from gristmill.api.context import Api
         from gristmill.api.server import HttpServer
         from gristmill.cli.keys import pepper_of
+        from gristmill.control.webhook_vault import Vault, seal_all
         from gristmill.ledger.open import open_ledger
         from gristmill.prices import read_prices
         from gristmill.stores.open import open_store
@@ -50,6 +51,7 @@ def _serve(ledger_url: str, store_url: str, *, host: str, port: int, debug: bool
     store = open_store(store_url)
     store.probe()
     ledger = open_ledger(ledger_url)
+    seal_all(ledger, Vault.of(settings))
     signals = StopSignals(grace_s=settings.drain_grace_s, at_once_code=ExitCode.OK)
 
     def read_health() -> Health:

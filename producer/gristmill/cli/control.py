@@ -65,6 +65,7 @@ def _connect(
     models: list[str],
     debug: bool,
 ) -> ControlProcess:
+    import logging
     import time
 
     from gristmill.cli.settings_from import settings_from
@@ -88,6 +89,10 @@ def _connect(
     queue, store = connect(queue_url, store_url, settings)
     prices = read_prices(settings.prices)
     control = Control(ledger, store, queue, time.time, settings, prices=prices)
+    if not control.vault.has_key:
+        logging.getLogger(__name__).warning(
+            "webhooks wait reason=their secrets are sealed; set GRISTMILL_KEY_PEPPER as for the API"
+        )
     catalogue = [find_local_model(m, settings=settings, revision=None)[0] for m in models]
     if broker_url is None:
         return LoopedControl(control, catalogue)

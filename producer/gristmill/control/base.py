@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gristmill.control.webhook_vault import Vault
 from gristmill.errors import UsageError
 from gristmill.ledger import batches
 from gristmill.ledger.batch import Batch
@@ -31,6 +32,10 @@ class Control:
     @property
     def now(self) -> int:
         return int(self.clock())
+
+    @property
+    def vault(self) -> Vault:
+        return Vault.of(self.settings)
 
 
 def read_batch(control: Control, tenant_id: str, batch_id: str) -> Batch:

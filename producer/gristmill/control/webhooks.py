@@ -20,6 +20,7 @@ from gristmill.control.webhook_addresses import AddressPolicy
 from gristmill.control.webhook_schedule import CIRCUIT_FAILURES, after_failure
 from gristmill.control.webhook_sender import ATTEMPT_S, Answer, WebhookSender
 from gristmill.control.webhook_signing import signed_headers
+from gristmill.control.webhook_vault import SecretUnreadable
 from gristmill.errors import GristmillError
 from gristmill.ledger import deliveries, webhook_events, webhooks
 from gristmill.ledger.deliveries import Attempt, Delivery
@@ -36,6 +37,8 @@ _MAX_THREADS, _MAX_OF_TENANT = 12, 8
 _CLAIM_S = 60
 #: While some are being sent, it is looked so often whether more are due.
 _LOOK_EVERY_S = 0.5
+#: When it is looked again whether the key of a secret is there.
+_UNREADABLE_S = 300
 
 
 def deliver_due(
@@ -127,9 +130,12 @@ def _deliver(control: Control, sender: WebhookSender, delivery: Delivery) -> int
             return 0
         endpoint, event = claimed
         attempted_at = control.now
-        headers = signed_headers(
-            event.id, event.body, endpoint.live_secrets(attempted_at), now=attempted_at
-        )
+        secrets = _signing_secrets(control, endpoint, attempted_at)
+        if not secrets:
+            with control.ledger.write() as conn:
+                deliveries.put_aside(conn, delivery, until=attempted_at + _UNREADABLE_S)
+            return 0
+        headers = signed_headers(event.id, event.body, secrets, now=attempted_at)
         answer = sender.send(endpoint.url, headers, event.body.encode())
         _note(control, delivery, answer, attempted_at=attempted_at)
     except GristmillError:
@@ -153,6 +159,17 @@ def _claim(control: Control, delivery: Delivery) -> tuple[WebhookEndpoint, Webho
             deliveries.put_off(conn, delivery, num_attempts=n, until=None)
             return None
     return endpoint, event
+
+
+def _signing_secrets(control: Control, endpoint: WebhookEndpoint, now: int) -> list[str]:
+    """Those that can be opened. None is a matter of this service, not of the receiver."""
+    found = []
+    for sealed in endpoint.live_secrets(now):
+        try:
+            found.append(control.vault.open(sealed))
+        except SecretUnreadable as error:
+            log.error("webhook not signed endpoint=%s reason=%s", endpoint.id, error)
+    return found
 
 
 def _note(control: Control, delivery: Delivery, answer: Answer, *, attempted_at: int) -> None:

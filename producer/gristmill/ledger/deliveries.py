@@ -147,6 +147,11 @@ def put_off(conn: Connection, delivery: Delivery, *, num_attempts: int, until: i
     _change(conn, delivery, webhook_deliveries.c.num_attempts == num_attempts, **values)
 
 
+def put_aside(conn: Connection, delivery: Delivery, *, until: int) -> None:
+    """Nothing was sent, for a reason that is not the receiver's."""
+    _change(conn, delivery, next_attempt_at=until, claimed_until=0)
+
+
 def give_up(conn: Connection, endpoint: WebhookEndpoint) -> None:
     """Nothing that waits for this endpoint is tried any more."""
     _change_waiting(conn, endpoint, state=DeliveryState.FAILED)

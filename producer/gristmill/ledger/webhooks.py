@@ -30,7 +30,10 @@ ENDS = tuple(kind for kind in EventType if kind is not EventType.PROGRESS)
 
 @dataclass(frozen=True, slots=True)
 class WebhookEndpoint:
-    """A row of the table. With a `batch_id` it hears of that batch only."""
+    """A row of the table. With a `batch_id` it hears of that batch only.
+
+    Its secrets are as they lie there: sealed (control/webhook_vault.py).
+    """
 
     id: str
     tenant_id: str

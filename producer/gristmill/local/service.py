@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from pydantic import SecretStr
+
 from gristmill.api.access import Access, Scope
 from gristmill.api.app import create_app
 from gristmill.api.context import Api
@@ -19,6 +21,7 @@ from gristmill.control.dispatch import recall
 from gristmill.control.loop import ControlLoop
 from gristmill.control.read_uploads import ReadUploads
 from gristmill.control.sweep import open_batches
+from gristmill.control.webhook_vault import seal_all
 from gristmill.control.webhooks import WebhookLoop
 from gristmill.errors import GristmillError
 from gristmill.ledger import tenants
@@ -55,6 +58,9 @@ class Service:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Raises UsageError when nothing can listen on host and port."""
+        # The secrets of webhooks are sealed under the folder's own, too.
+        pepper = SecretStr(folder.pepper.decode())
+        settings = settings.model_copy(update={"key_pepper": pepper})
         self._settings = settings
         self._model = model
         self._device = device
@@ -145,6 +151,7 @@ class Service:
     def _take_up(self) -> None:
         """What the last start has left under way. The queue of this one is new."""
         self._uploads.tell_models()
+        seal_all(self.control.ledger, self.control.vault)
         self.control.store.remove_unfinished(0.0)  # nobody else writes here
         for batch in open_batches(self.control):
             try:

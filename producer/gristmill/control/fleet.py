@@ -6,8 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from gristmill.control.base import Control
-from gristmill.errors import QueueError
-from gristmill.fleet import WorkerBeat, lane_of
+from gristmill.fleet import WorkerBeat
 from gristmill.ledger import life, workers
 
 log = logging.getLogger(__name__)
@@ -24,22 +23,12 @@ def record_beats(control: Control, beats: Sequence[WorkerBeat]) -> int:
 
 
 def forget_workers(control: Control) -> None:
-    """Now and then: those not heard of for a day, and the Lanes of pools that nobody is left of."""
+    """Now and then: those that were not heard of for a day, and more where many have gone."""
     with control.ledger.read() as conn:
         if not life.is_chore_due(conn, "forget_workers", now=control.now):
             return
     with control.ledger.write() as conn:
-        if not life.claim_chore(conn, "forget_workers", now=control.now, every_s=_FORGET_EVERY_S):
-            return
-        forgotten = workers.forget_old(conn, now=control.now)
-    if not forgotten:
-        return
-    log.info("workers forgotten num=%d", len(forgotten))
-    with control.ledger.read() as conn:
-        kept = {lane_of(known.card) for known in workers.list_workers(conn)}
-    for lane in sorted({lane_of(known.card) for known in forgotten} - kept):
-        # What a queue cannot take away costs nothing there.
-        try:
-            control.queue.remove_lane(lane)
-        except QueueError as error:
-            log.warning("lane left behind lane=%s reason=%s", lane, error)
+        if life.claim_chore(conn, "forget_workers", now=control.now, every_s=_FORGET_EVERY_S):
+            forgotten = workers.forget_old(conn, now=control.now)
+            if forgotten:
+                log.info("workers forgotten num=%d", len(forgotten))

@@ -12,14 +12,12 @@ from pipeline import PIN, Bench, fast_folder
 
 from gristmill.control.accept import take_bells
 from gristmill.control.sweep import sweep
-from gristmill.errors import QueueRefused
 from gristmill.fleet import (
     FORGET_AFTER_S,
     KnownWorker,
     WorkerBeat,
     WorkerCard,
     WorkerState,
-    lane_of,
 )
 from gristmill.ledger import workers
 from gristmill.message_wire import encode_beat
@@ -111,18 +109,9 @@ def test_a_beat_that_was_overtaken_does_not_bring_a_worker_back_that_has_ended(
     assert worker.state_at(bench.clock()) is WorkerState.ENDED
 
 
-def forget_time(bench: Bench) -> None:
-    bench.clock.advance(FORGET_AFTER_S + 1)
-    sweep(bench.control)
-
-
-def test_the_sweep_forgets_workers_of_yesterday_with_the_lanes_of_their_pools(
-    bench: Bench,
-) -> None:
+def test_the_sweep_forgets_workers_of_yesterday(bench: Bench) -> None:
     ring(bench, beat(0), beat(0, card=SMALL))
     take_bells(bench.control)
-    for card in (CARD, SMALL):
-        bench.queue.send(lane_of(card), b"left here")
     bench.clock.advance(FORGET_AFTER_S)
     ring(bench, beat(1, card=SMALL))
     take_bells(bench.control)
@@ -131,21 +120,3 @@ def test_the_sweep_forgets_workers_of_yesterday_with_the_lanes_of_their_pools(
     sweep(bench.control)
 
     assert [worker.card for worker in known(bench)] == [SMALL]
-    waiting = [bench.queue.stats(lane_of(card)).visible for card in (CARD, SMALL)]
-    assert waiting == [0, 1]
-
-
-def test_a_lane_that_may_not_be_removed_is_left_and_said(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(lane: str) -> None:
-        raise QueueRefused("no right to")
-
-    monkeypatch.setattr(bench.queue, "remove_lane", refuse)
-    ring(bench, beat(0))
-    take_bells(bench.control)
-
-    forget_time(bench)
-
-    assert known(bench) == []
-    assert f"lane left behind lane={lane_of(CARD)}" in caplog.text

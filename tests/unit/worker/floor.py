@@ -21,14 +21,15 @@ LEASE_S = 60.0
 
 
 class JournalQueue(MemoryQueue):
-    """Writes down what is sent, acknowledged and released."""
+    """Writes down what is sent, acknowledged and released, but no beats: they come by the clock."""
 
     def __init__(self, journal: list[str], clock: Clock) -> None:
         super().__init__(LEASE_S, clock)
         self.journal = journal
 
     def send(self, lane: str, body: bytes, **options: Any) -> None:
-        self.journal.append(f"send {lane}")
+        if b'"kind":"beat"' not in body:
+            self.journal.append(f"send {lane}")
         super().send(lane, body, **options)
 
     def ack(self, lease: Lease) -> bool:

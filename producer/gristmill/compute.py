@@ -13,6 +13,7 @@ from gristmill.errors import UsageError
 from gristmill.fleet import OWN_POOL
 from gristmill.queues.base import BULK_LANE, Queue
 from gristmill.stores.base import Store
+from gristmill.telemetry import Telemetry
 from gristmill.types import ModelPin
 
 if TYPE_CHECKING:
@@ -125,6 +126,9 @@ class ComputeWorker(Protocol):
 
         `on_hang` is called, from another thread, when the engine hangs.
         """
+
+    def watch(self, telemetry: Telemetry) -> None:
+        """What is done from now on is told there too. To be called before `run`."""
 
     @property
     def health(self) -> WorkerHealth:

@@ -24,9 +24,11 @@ class Mark:
     An Attempt opens with its Segment 0, before it runs anything, and shows itself at least every
     half Lease. `written_at` is Unix time by the Worker's clock. `order` is higher than that of
     every Attempt that it found. `alone` is the Job that runs with no other beside it from now on.
+    `opened_at` is when the Attempt opened, by the same clock; 0 in Segments of earlier versions.
     """
 
     written_at: float = 0.0
     order: int = 0
     closed: CloseReason | None = None
     alone: int | None = None
+    opened_at: float = 0.0

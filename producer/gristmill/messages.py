@@ -10,7 +10,11 @@ CONTROL_LANE = "control"
 
 @dataclass(frozen=True, slots=True)
 class ShardPointer:
-    """Where a Shard lies and how large it is, and on which Lane its sender hears of it."""
+    """Where a Shard lies and how large it is, and on which Lane its sender hears of it.
+
+    `traceparent` is what a trace of it hangs on (W3C Trace Context), empty where nobody traces.
+    A worker that takes no rows of `row_tokens` gives it back; 0 where nobody knows.
+    """
 
     tenant_id: str
     batch_id: str
@@ -19,6 +23,8 @@ class ShardPointer:
     num_jobs: int
     num_prompt_tokens: int
     control_lane: str = CONTROL_LANE
+    traceparent: str = ""
+    row_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

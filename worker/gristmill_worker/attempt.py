@@ -63,6 +63,8 @@ class Attempt:
         self.is_isolated = verdict.is_isolated
         #: The Job that runs alone, as the Store knows it.
         self.alone: int | None = None
+        #: Called with the result of each Job.
+        self.on_ended: Callable[[RowResult], object] = lambda result: None
         #: Whether a Segment of it is on its way to the Store. Then no other may be made.
         self.is_storing = False
         self._condemned = verdict.condemned - progress.finished
@@ -74,6 +76,7 @@ class Attempt:
         self._ended: dict[int, dict[int, Finished]] = {}
         self._writer = SegmentWriter(pointer, self.id)
         self._results: list[RowResult] = []
+        self._opened_at = 0.0
         self._flushed_at = now
         self._num_flushes = 0
         left = set(range(len(shard.jobs))) - progress.finished - verdict.condemned
@@ -109,6 +112,7 @@ class Attempt:
 
     def opening(self, *, at: float) -> Segment:
         """The open mark. It has to lie in the Store before the Engine gets anything."""
+        self._opened_at = at
         self._results += [
             RowResult(idx, self.shard.jobs[idx].rows, error=_CRASHED, finished_at=int(at))
             for idx in sorted(self._condemned)
@@ -136,6 +140,7 @@ class Attempt:
             return []
         del self._ended[job_idx]
         self._results.append(assemble(job_idx, job, ended, at=at))
+        self.on_ended(self._results[-1])
         if len(ended) == num_choices:
             return []
         needless = [seq_id for seq_id, place in self.running.items() if place[0] == job_idx]
@@ -193,7 +198,7 @@ class Attempt:
         self, running: dict[Place, Generated], *, at: float, closed: CloseReason | None
     ) -> Segment:
         results, self._results = self._results, []
-        mark = Mark(at, self._order, closed, self.alone)
+        mark = Mark(at, self._order, closed, self.alone, self._opened_at)
         segment = self._writer.next(results, running, mark)
         self._alone_has_shown |= any(c.job_idx == self.alone for c in segment.checkpoints)
         return segment

@@ -42,8 +42,11 @@ class _Errand:
 class _Line:
     """Errands that are done one after the other; one that fails for a while holds up the rest."""
 
-    def __init__(self, clock: Callable[[], float], patience_s: float) -> None:
+    def __init__(
+        self, clock: Callable[[], float], patience_s: float, on_retry: Callable[[], object]
+    ) -> None:
         self._clock = clock
+        self._on_retry = on_retry
         self._patience_s = patience_s
         self._errands: deque[_Errand] = deque()
         self._failing_since: float | None = None
@@ -93,6 +96,7 @@ class _Line:
 
     def _fail(self, errand: _Errand, error: Exception) -> None:
         log.warning("outage what=%s retry_s=%.1f reason=%s", errand.what, self._retry_s, error)
+        self._on_retry()
         self.trouble = str(error)
         self._retry_at = self._clock() + self._retry_s
         self._retry_s = min(2 * self._retry_s, _LAST_RETRY_S)
@@ -128,9 +132,11 @@ class Outbox:
         self._queue = queue
         #: Called when a Segment lies in the Store.
         self.on_stored: Callable[[], None] = lambda: None
-        self._segments = _Line(clock, patience_s)
+        #: Called when a Segment is "stored", or a call is made again on the "store" or the "queue".
+        self.on_done: Callable[[str], object] = lambda what: None
+        self._segments = _Line(clock, patience_s, lambda: self.on_done("store"))
         #: Apart, so that a queue that is away does not keep Segments out of the store.
-        self._messages = _Line(clock, patience_s)
+        self._messages = _Line(clock, patience_s, lambda: self.on_done("queue"))
         #: The newest Bells of others that were rung from here.
         self._rung_again: dict[Bell, None] = {}
         self._changed = threading.Condition()
@@ -187,6 +193,7 @@ class Outbox:
             crash_points.at("stored", attempt=bell.attempt_id, seq=bell.seq)
             attempt.is_storing = False
             self.on_stored()
+            self.on_done("stored")
             self.ring(attempt.pointer.control_lane, bell)
             if then is not None:
                 self.call("then", then)

@@ -33,7 +33,7 @@ class Record:
         self._tracer = telemetry.tracer
         self._wall = wall
         self._model = (model,)
-        self._num_running = 0
+        self._num_running = self._num_rows = 0
         self._spans: dict[str, _AttemptSpan] = {}
         kinds = ("prompt_computed", "prompt_cached", "generated", "resumed")
         self._computed, self._cached, self._generated, self._resumed = (
@@ -57,7 +57,7 @@ class Record:
                 metrics.add("gristmill_tokens_total", self._computed, by=output.num_prefill_tokens)
             metrics.add("gristmill_tokens_total", self._generated, by=num_generated)
             metrics.put("gristmill_kv_used_tokens", model, value=output.kv_used_tokens)
-            metrics.put("gristmill_running_rows", model, value=output.num_running)
+            self._put_rows()
             if output.num_preempted:
                 metrics.add("gristmill_preemptions_total", model, by=output.num_preempted)
 
@@ -97,18 +97,22 @@ class Record:
 
     def load(self, *, num_attempts: int, num_rows: int) -> None:
         """Shards and rows that the Worker holds just now."""
+        self._num_rows = num_rows
+        self._metrics.put("gristmill_leases", self._model, value=num_attempts)
+        self._put_rows()
+
+    def _put_rows(self) -> None:
         metrics, model = self._metrics, self._model
-        num_running = min(self._num_running, num_rows)
-        metrics.put("gristmill_leases", model, value=num_attempts)
+        num_running = min(self._num_running, self._num_rows)
         metrics.put("gristmill_running_rows", model, value=num_running)
-        metrics.put("gristmill_waiting_rows", model, value=num_rows - num_running)
+        metrics.put("gristmill_waiting_rows", model, value=self._num_rows - num_running)
 
     def opened(self, attempt: Attempt) -> None:
         """Its first Segment is stored."""
         self.done("stored")
         attempt.on_ended = partial(self._ended, attempt)
         if self._tracer.is_on and attempt.pointer.traceparent:
-            facts = {
+            facts: dict[str, str | int | float | bool] = {
                 "batch": attempt.shard.batch_id,
                 "shard": attempt.shard.n,
                 "attempt": attempt.id,

@@ -12,6 +12,7 @@ from gristmill_worker.admission import Admission
 from gristmill_worker.attempt import Attempt, Start
 from gristmill_worker.engine.base import Engine, Finished, Generated, StepOutput
 from gristmill_worker.memory import free_device_memory, is_out_of_memory
+from gristmill_worker.record import Record
 from gristmill_worker.speeds import Speeds
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ class EngineRows:
         self._monotonic = monotonic
         self._wall = wall
         self.speeds = Speeds()
+        self.record = Record()
         #: Behind the last step.
         self.kv_used_tokens = 0
         self._admission = Admission(engine.max_num_seqs)
@@ -44,7 +46,10 @@ class EngineRows:
         """One step of the Engine; whether a row has come to its end."""
         began = self._monotonic()
         output = self._step()
-        self.speeds.record(output, self._monotonic() - began)
+        took_s = self._monotonic() - began
+        self.speeds.record(output, took_s)
+        self.record.step(output, took_s)
+        self.kv_used_tokens = output.kv_used_tokens
         return self._take(output)
 
     def remove(self, attempt: Attempt) -> None:
@@ -57,6 +62,7 @@ class EngineRows:
     def count_resumed(self, attempt: Attempt) -> None:
         """Tokens that an Attempt takes over from earlier ones."""
         num_tokens = sum(len(start.resume.token_ids) for start in attempt.waiting)
+        self.record.resumed(num_tokens)
         self._count(num_resumed_tokens=num_tokens)
 
     def fill(self, attempts: Iterable[Attempt], mark: Callable[[Attempt], None]) -> None:
@@ -128,6 +134,7 @@ class EngineRows:
             attempt = self._attempt_of.pop(finished.seq_id, None)
             if attempt is None:
                 continue  # its row has failed in this very step
+            self.record.answered(finished)
             for seq_id in attempt.finish(finished, at=now):
                 self._engine.cancel(seq_id)
                 self.speeds.forget(seq_id)

@@ -17,6 +17,7 @@ from gristmill.fleet import WorkerBeat, WorkerState
 from gristmill.marks import CloseReason
 from gristmill.queues.base import Queue
 from gristmill.stores.base import Store
+from gristmill.telemetry import Telemetry
 from gristmill_worker import pulse
 from gristmill_worker.announcer import Announcer
 from gristmill_worker.attempt import Attempt
@@ -28,6 +29,7 @@ from gristmill_worker.lanes import Lanes
 from gristmill_worker.leases import LeaseKeeper
 from gristmill_worker.load import Load
 from gristmill_worker.outbox import Outbox
+from gristmill_worker.record import Record
 from gristmill_worker.rows import EngineRows
 from gristmill_worker.shard_reader import names
 
@@ -81,10 +83,13 @@ class Worker:
         self._presence_s = min(config.quiet_flush_interval_s, PRESENCE * queue.lease_s)
         self._rows = EngineRows(engine, monotonic=monotonic, wall=wall)
         self._attempts: list[Attempt] = []
+        self._record = self._rows.record
+        self._kv_tokens = kv_tokens or 0
         self._num_lease_losses = 0
         self._wake = threading.Event()
         self._intake.wake = self._outbox.on_stored = self._wake.set
         self._is_draining = False
+        self._outbox.on_done = lambda what: self._record.done(what)
         self._busy_at = monotonic()
         self._announcer.fill = self._fill_beat
 
@@ -102,6 +107,11 @@ class Worker:
         )
 
     def run(self, stop: threading.Event, on_hang: Callable[[], None] = lambda: None) -> None:
+    def watch(self, telemetry: Telemetry) -> None:
+        self._record = self._rows.record = Record(
+            telemetry, model=self._config.pin.name, kv_tokens=self._kv_tokens, wall=self._wall
+        )
+
         """Work until `stop` is set, then drain. What the Engine raises leaves after a flush."""
         self.leases.on_hang = on_hang
         with self._announcer, self.leases, self._outbox:
@@ -177,6 +187,7 @@ class Worker:
         self._rows.count_resumed(attempt)
         self._tell_load()
         self._intake.opened.popleft()
+        self._record.opened(attempt)
 
     def _flush_due(self) -> None:
         now = self._monotonic()
@@ -212,6 +223,7 @@ class Worker:
 
         def let_go() -> None:
             if reason in (CloseReason.DONE, CloseReason.STOPPED):
+        self._record.closed(attempt, reason)
                 crash_points.at("acking", attempt=attempt.id)
                 is_owned = self._queue.ack(lease)
                 crash_points.at("acked", attempt=attempt.id)
@@ -255,7 +267,9 @@ class Worker:
         self._intake.tell(
             Load(
                 num_attempts=len(self._attempts),
-                num_rows=sum(len(attempt.running) for attempt in self._attempts),
+        num_rows = sum(len(attempt.running) for attempt in self._attempts)
+        self._record.load(num_attempts=len(self._attempts), num_rows=num_rows)
+                num_rows=num_rows,
                 num_tokens=sum(
                     attempt.num_tokens * len(attempt.running) // len(attempt.shard.jobs)
                     for attempt in self._attempts

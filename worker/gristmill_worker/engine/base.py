@@ -51,12 +51,20 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """What one step did. A Sequence is in `finished` exactly once, unless it is cancelled."""
+    """What one step did. A Sequence is in `finished` exactly once, unless it is cancelled.
+
+    `num_rows` of them the step computed. Behind it, `num_running` have a place in the KV cache, of
+    which they fill `kv_used_tokens`, and `num_waiting` have none.
+    """
 
     finished: Sequence[Finished] = ()
     num_prefill_tokens: int = 0
     num_decode_tokens: int = 0
     num_preempted: int = 0
+    num_rows: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_used_tokens: int = 0
     #: The Sequences that got new tokens in this step, once for each token.
     advanced: Sequence[str] = field(default=())
 

@@ -101,6 +101,11 @@ class BlockManager:
     def num_free_blocks(self) -> int:
         return len(self._empty) + len(self._evictable)
 
+    @property
+    def num_used_blocks(self) -> int:
+        """Held by a Sequence; what the prefix cache alone keeps is free."""
+        return self.num_blocks - self.num_free_blocks
+
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 

@@ -98,7 +98,12 @@ class EncoderEngine:
                     prefill_s=ended_s - began_s,
                 )
             )
-        return StepOutput(finished, num_prefill_tokens=sum(lengths))
+        return StepOutput(
+            finished,
+            num_prefill_tokens=sum(lengths),
+            num_rows=len(taken),
+            num_waiting=len(self._waiting),
+        )
 
     def _take(self) -> list[_Waiting]:
         """The prompts of the next step, in the order of their arrival; at least one if any."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from gristmill.errors import OutOfMemory
 from gristmill.types import Job, RowError, TokenLogprob, Usage
 from gristmill_worker.attention.base import AttentionBackend
 from gristmill_worker.attention.reference import ReferenceAttention
@@ -16,7 +15,7 @@ from gristmill_worker.engine.block_manager import BlockManager
 from gristmill_worker.engine.decoding import Decoding
 from gristmill_worker.engine.forward_batch import build_forward_batch
 from gristmill_worker.engine.grammar import Grammars
-from gristmill_worker.engine.kv_cache import KVCache
+from gristmill_worker.engine.kv_cache import KVCache, num_blocks_in
 from gristmill_worker.engine.logprobs import ModelDistribution
 from gristmill_worker.engine.model_runner import ModelRunner
 from gristmill_worker.engine.pooling import NOT_FINITE
@@ -64,7 +63,12 @@ class ContinuousBatchingEngine:
         attention: AttentionBackend | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.num_blocks = _num_blocks(loaded, config)
+        self.num_blocks = num_blocks_in(
+            config.kv_cache_bytes,
+            loaded,
+            block_size=config.block_size,
+            max_num_seqs=config.max_num_seqs,
+        )
         #: Longest prompt plus output: what the model knows and the cache holds for one row alone.
         self.max_model_len = min(loaded.max_model_len, self.num_blocks * config.block_size)
         self._loaded = loaded
@@ -201,6 +205,10 @@ class ContinuousBatchingEngine:
             num_prefill_tokens=num_known_tokens - num_decoding,
             num_decode_tokens=len(advanced) - num_first,
             num_preempted=plan.num_preempted,
+            num_rows=len(plan.scheduled),
+            num_running=len(self.scheduler.running),
+            num_waiting=len(self.scheduler.waiting),
+            kv_used_tokens=self._config.block_size * self.block_manager.num_used_blocks,
             advanced=advanced,
         )
 
@@ -314,17 +322,3 @@ class ContinuousBatchingEngine:
 
 def _generated(seq: Sequence) -> Generated:
     return Generated(tuple(seq.generated_ids), tuple(seq.times_ms), tuple(seq.logprobs))
-
-
-def _num_blocks(loaded: LoadedModel, config: EngineConfig) -> int:
-    """As many Blocks as fit, but no more than all rows at their longest could fill."""
-    block_bytes = max(1, loaded.kv_bytes_per_token * config.block_size)
-    num_blocks = config.kv_cache_bytes // block_bytes
-    if num_blocks < 1:
-        raise OutOfMemory(
-            f"{config.kv_cache_bytes:,} bytes are free for the KV cache, and one Block of "
-            f"{config.block_size} tokens takes {block_bytes:,}. Free memory, or lower "
-            "GRISTMILL_BLOCK_SIZE."
-        )
-    blocks_per_seq = -(-loaded.max_model_len // config.block_size)
-    return min(num_blocks, config.max_num_seqs * blocks_per_seq)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+from gristmill.errors import OutOfMemory
 from gristmill_worker.attention.base import LayerCache
+from gristmill_worker.models.loader import LoadedModel
 from gristmill_worker.models.probe import LayerSpec
 
 
@@ -59,3 +61,22 @@ def _allocate(
         keys = torch.empty(*pages, k_dim, dtype=dtype, device=device).permute(0, 2, 3, 1)
         values = torch.empty(*pages, v_dim, dtype=dtype, device=device).permute(0, 2, 1, 3)
     return LayerCache(keys, values, is_written=True)
+
+
+def num_blocks_in(
+    kv_cache_bytes: int, loaded: LoadedModel, *, block_size: int, max_num_seqs: int
+) -> int:
+    """As many Blocks as fit, but no more than all rows at their longest could fill.
+
+    Raises OutOfMemory when not even one fits.
+    """
+    block_bytes = max(1, loaded.kv_bytes_per_token * block_size)
+    num_blocks = kv_cache_bytes // block_bytes
+    if num_blocks < 1:
+        raise OutOfMemory(
+            f"{kv_cache_bytes:,} bytes are free for the KV cache, and one Block of "
+            f"{block_size} tokens takes {block_bytes:,}. Free memory, or lower "
+            "GRISTMILL_BLOCK_SIZE."
+        )
+    blocks_per_seq = -(-loaded.max_model_len // block_size)
+    return min(num_blocks, max_num_seqs * blocks_per_seq)

@@ -14,11 +14,12 @@ from sqlalchemy import Connection
 from gristmill import crash_points
 from gristmill.control.base import Control
 from gristmill.control.budget import budget_of
+from gristmill.control.counted import Counted
 from gristmill.control.fleet import record_beats
+from gristmill.control.observed import span_of, tell_counted, timed
 from gristmill.errors import CorruptDocument, KeyNotFound, UnsupportedFormat
 from gristmill.fleet import WorkerBeat
-from gristmill.histogram import Histogram
-from gristmill.ledger import batches, paces, segments, shards, webhook_events
+from gristmill.ledger import batches, courses, paces, segments, shards, webhook_events
 from gristmill.ledger import usage as usage_by_day
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import Bitmap
@@ -69,6 +70,7 @@ def take_bells(control: Control, *, wait_s: float = 0.0) -> int:
     return len(leases)
 
 
+@timed("accept")
 def accept(control: Control, bells: Iterable[Bell]) -> int:
     """Accept the Segments that Bells tell of, batch by batch; how many rows count newly."""
 
@@ -122,16 +124,15 @@ def apply(
     found: Sequence[Segment],
     *,
     are_fresh: bool = False,
-) -> int:
+) -> Counted:
     """Let Segments count, in a transaction that has read the batch `for_update`.
 
     Those that are fresh were stored a moment ago, so that they tell how fast workers are.
     """
-    number, num_completed, num_failed = batch.last_accepted, 0, 0
-    usage, worked, ttft, itl = Usage(), Usage(), Histogram(), Histogram()
+    number, counted = batch.last_accepted, Counted()
     ring_at = control.now + int(control.settings.resend_after_s)
     trail = segments.trail_at(conn, batch.tenant_id, batch.id, number) or segments.NO_TRAIL
-    counted = []
+    accepted_now = []
     for segment in found:
         bell = bell_of(segment)
         shard = shards.get(conn, batch.tenant_id, batch.id, segment.shard_n)
@@ -139,15 +140,7 @@ def apply(
             continue
         accepted = Bitmap(shard.accepted)
         results = list(new_results(segment, accepted, shard.num_jobs))
-        for result in results:
-            num_rows = len(result.rows)
-            num_completed += 0 if result.error else num_rows
-            num_failed += num_rows if result.error else 0
-            usage += result.usage.times(num_rows)
-            worked += result.usage
-        if results:
-            ttft.merge(segment.ttft)
-            itl.merge(segment.itl)
+        counted.take(batch, shard, segment, results)
         number, trail = number + 1, segments.trail_behind(trail, bell)
         segments.add(
             conn,
@@ -159,31 +152,50 @@ def apply(
         )
         shards.record_accepted(conn, shard, accepted, num_new=len(results), ring_at=ring_at)
         jobs = [result.job_idx for result in results]
-        counted.append((number, bell.shard_n, bell.attempt_id, bell.seq, jobs))
+        accepted_now.append((number, bell.shard_n, bell.attempt_id, bell.seq, jobs))
     if number > batch.last_accepted:
-        batches.record_accepted(
-            conn,
-            batch,
-            completed=num_completed,
-            failed=num_failed,
-            usage=usage,
-            ttft=ttft,
-            itl=itl,
-            last_accepted=number,
-            budget_used_at=_budget_used_at(control, batch, usage),
-        )
-        webhook_events.record_progress(
-            conn, batch, completed=num_completed, failed=num_failed, now=control.now
-        )
-        usage_by_day.add(
-            conn, batch, now=control.now, completed=num_completed, failed=num_failed, used=usage
-        )
-        num_tokens = worked.prompt_tokens + worked.completion_tokens
-        paces.add_finished(conn, batch, num_tokens=num_tokens)
-        if are_fresh:
-            paces.record(conn, batch, num_tokens=num_tokens, now_s=control.clock())
-        crash_points.at("accepting", batch=batch.id, segments=counted)
-    return num_completed + num_failed
+        _record(control, conn, batch, counted, number=number, are_fresh=are_fresh)
+        crash_points.at("accepting", batch=batch.id, segments=accepted_now)
+    return counted
+
+
+def _record(
+    control: Control,
+    conn: Connection,
+    batch: Batch,
+    counted: Counted,
+    *,
+    number: int,
+    are_fresh: bool,
+) -> None:
+    """Add what counts to the batch, and to all that is added up beside it."""
+    completed, failed, now = counted.num_completed, counted.num_failed, control.now
+    batches.record_accepted(
+        conn,
+        batch,
+        completed=completed,
+        failed=failed,
+        usage=counted.usage,
+        ttft=counted.ttft,
+        itl=counted.itl,
+        times=counted.times,
+        last_accepted=number,
+        budget_used_at=_budget_used_at(control, batch, counted.usage),
+    )
+    webhook_events.record_progress(conn, batch, completed=completed, failed=failed, now=now)
+    usage_by_day.add(conn, batch, now=now, completed=completed, failed=failed, used=counted.usage)
+    courses.record(
+        conn,
+        batch,
+        now=now,
+        num_rows=counted.num_rows,
+        used=counted.worked,
+        failures=counted.failures,
+    )
+    paces.add_finished(conn, batch, num_tokens=counted.num_worked_tokens)
+    if are_fresh:
+        num_tokens = counted.num_worked_tokens
+        paces.record(conn, batch, num_tokens=num_tokens, now_s=control.clock())
 
 
 def _budget_used_at(control: Control, batch: Batch, new: Usage) -> int | None:
@@ -208,9 +220,12 @@ def _accept_of_batch(
         if batch is None or batch.freeze_reason or batch.status not in _ACCEPTING:
             return 0
         of_run = [segment for segment in found if segment.run_id == batch.run_id]
-        num_rows = apply(control, conn, batch, of_run, are_fresh=are_fresh)
+        with span_of(control, batch, "accept") as span:
+            counted = apply(control, conn, batch, of_run, are_fresh=are_fresh)
+            span.tell(segments=counted.num_segments, rows=counted.num_rows)
     crash_points.at("accepted", batch=batch_id)
-    return num_rows
+    tell_counted(control, batch, counted)
+    return counted.num_rows
 
 
 def _unknown(control: Control, bells: Sequence[Bell]) -> list[Bell]:

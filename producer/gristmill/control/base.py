@@ -16,6 +16,7 @@ from gristmill.settings import Settings
 from gristmill.stores.base import Store
 from gristmill.types import CONTROL_LANE
 
+from gristmill.telemetry import NO_TELEMETRY, Telemetry
 
 @dataclass(frozen=True, slots=True)
 class Control:
@@ -30,6 +31,7 @@ class Control:
     prices: PriceTable = NO_PRICES
 
     @property
+    telemetry: Telemetry = NO_TELEMETRY
     def now(self) -> int:
         return int(self.clock())
 

@@ -25,7 +25,7 @@ class BellLoop(PatientLoop):
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()
+        super().__init__(control.telemetry.metrics)
         self._control = control
         self._tasks = tasks
         self._uploads = uploads

@@ -16,6 +16,7 @@ from gristmill.control.base import Control, read_batch
 from gristmill.control.ending import remove_work_at, write_end
 from gristmill.control.lines import derived_id
 from gristmill.control.merge import merge_slice
+from gristmill.control.observed import span_of, tell_end, timed
 from gristmill.errors import CorruptDocument, KeyNotFound
 from gristmill.ledger import batches, files, segments, shards
 from gristmill.ledger.batch import Batch
@@ -28,6 +29,7 @@ _CHUNK_BYTES = 1 << 20
 _MAX_CANDIDATES = 20
 
 
+@timed("finalize")
 def finalize(
     control: Control,
     tenant_id: str,
@@ -39,6 +41,13 @@ def finalize(
     batch = read_batch(control, tenant_id, batch_id)
     if batch.freeze_reason is None or batch.status not in OPEN:
         return True
+    with span_of(control, batch, "finalize") as span:
+        has_ended = _finalize(control, batch, should_pause)
+        span.tell(has_ended=has_ended)
+    return has_ended
+
+
+def _finalize(control: Control, batch: Batch, should_pause: Callable[[], bool]) -> bool:
     # A batch that ended before its input was read has no rows, only an end.
     num_slices = 0 if batch.in_progress_at is None else batch.num_slices
     if num_slices and not _is_frozen_listed(control, batch):
@@ -47,7 +56,7 @@ def finalize(
         if should_pause():
             return False
         _merge_next(control, batch)
-        batch = read_batch(control, tenant_id, batch_id)
+        batch = read_batch(control, batch.tenant_id, batch.id)
     _publish(control, batch)
     return True
 
@@ -145,6 +154,8 @@ def _publish(control: Control, batch: Batch) -> None:
                 files.add(conn, file)
         crash_points.at("publishing", batch=batch.id)
     crash_points.at("published", batch=batch.id)
+    if published:
+        tell_end(control, batch)
     if batch.input_file_id is not None:
         write_end(control, batch.tenant_id, batch.id)
 

@@ -12,8 +12,10 @@ from typing import Any, BinaryIO
 from gristmill import crash_points
 from gristmill.control.accept import INGEST_ATTEMPT, apply
 from gristmill.control.base import Control, read_batch
+from gristmill.control.counted import Counted
 from gristmill.control.ending import remove_work_at
 from gristmill.control.ingested import write_ingested
+from gristmill.control.observed import span_of, tell_counted, tell_read, tell_refused, timed
 from gristmill.control.room import check_room_for_rows
 from gristmill.control.submit import SHARD_SETTINGS
 from gristmill.errors import BatchInvalid
@@ -79,6 +81,7 @@ def create_batch(
 
 
 def ingest_slice(
+@timed("ingest")
     control: Control,
     tenant_id: str,
     batch_id: str,
@@ -90,7 +93,8 @@ def ingest_slice(
 ) -> bool:
     """Read on from the cursor until the end or a pause (asked after each window); whether done."""
     batch = read_batch(control, tenant_id, batch_id)
-    with closing(_windows(control, batch, source_opener, model, tokeniser)) as windows:
+    reading = closing(_windows(control, batch, source_opener, model, tokeniser))
+    with span_of(control, batch, "ingest"), reading as windows:
         return ingest_windows(control, batch, windows, should_pause=should_pause)
 
 
@@ -121,6 +125,7 @@ def ingest_windows(
                 remove_work_at=remove_work_at(control, batch),
             )
         return True
+        tell_refused(control)
     write_ingested(control, batch)
     with control.ledger.write() as conn:
         batches.transition(conn, batch.tenant_id, batch.id, BatchStatus.IN_PROGRESS, control.now)
@@ -191,6 +196,7 @@ def _record_window(
     cursor: Cursor,
     endpoint: Endpoint,
     new: list[NewShard],
+    counted = Counted()
     refused: Segment | None,
 ) -> bool:
     with control.ledger.write() as conn:
@@ -210,7 +216,9 @@ def _record_window(
         if refused is not None:
             current = batches.get(conn, batch.tenant_id, batch.id, for_update=True)
             assert current is not None, "a batch that was just changed is there"
-            apply(control, conn, current, [refused])
+            counted = apply(control, conn, current, [refused])
+    tell_read(control, batch, num_rows=cursor.row_idx - batch.ingest_row_idx)
+    tell_counted(control, batch, counted)
         crash_points.at("window-recording", batch=batch.id)
     crash_points.at("window-recorded", batch=batch.id)
     return True

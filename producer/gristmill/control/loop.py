@@ -26,7 +26,7 @@ class ControlLoop(PatientLoop):
     def __init__(
         self, control: Control, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        super().__init__()
+        super().__init__(control.telemetry.metrics)
         self._control = control
         self._monotonic = monotonic
         self._sweep_at = monotonic() + _SWEEP_INTERVAL_S

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar, cast
 
 from gristmill.control.base import Control
 from gristmill.control.budget import price_of
@@ -20,18 +20,15 @@ from gristmill.telemetry import Span
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Timed: TypeAlias = Callable[Concatenate[Control, P], T]
 
 
-def timed(
-    task: str,
-) -> Callable[[Callable[Concatenate[Control, P], T]], Callable[Concatenate[Control, P], T]]:
+def timed(task: str) -> Callable[[Timed[P, T]], Timed[P, T]]:
     """Each call of the function counts as a piece of this task, however it ends."""
 
-    def decorate(
-        function: Callable[Concatenate[Control, P], T],
-    ) -> Callable[Concatenate[Control, P], T]:
+    def decorate(function: Timed[P, T]) -> Timed[P, T]:
         @wraps(function)
-        def timing(control: Control, *args: P.args, **kwargs: P.kwargs) -> T:
+        def timing(control: Control, /, *args: P.args, **kwargs: P.kwargs) -> T:
             began = time.perf_counter()
             try:
                 return function(control, *args, **kwargs)
@@ -40,7 +37,7 @@ def timed(
                     "gristmill_control_seconds", (task,), value=time.perf_counter() - began
                 )
 
-        return timing
+        return cast(Timed[P, T], timing)
 
     return decorate
 
@@ -81,6 +78,11 @@ def tell_read(control: Control, batch: Batch, *, num_rows: int) -> None:
     """A window of the batch's input."""
     labels = (batch.model.name,)
     control.telemetry.metrics.add("gristmill_rows_ingested_total", labels, by=num_rows)
+
+
+def tell_sent(control: Control, batch: Batch, lane: str) -> None:
+    """A Shard is on its Lane, for the first time or after it was called back."""
+    control.telemetry.metrics.add("gristmill_shards_sent_total", (lane, batch.model.name))
 
 
 def tell_end(control: Control, batch: Batch) -> None:

@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 
 from gristmill.errors import CorruptDocument, GristmillError
+from gristmill.telemetry import NO_METRICS, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +18,8 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 10.0
 class PatientLoop(ABC):
     """One thread calls `run`, or `turn` or `turn_patiently`."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics = NO_METRICS) -> None:
+        self._metrics = metrics
         #: Why the last turn failed, for people.
         self.trouble = ""
         self._retry_s = _FIRST_RETRY_S
@@ -39,6 +41,7 @@ class PatientLoop(ABC):
             if str(error) != self.trouble:
                 log.warning("control waits reason=%s", error)
             self.trouble = str(error)
+            self._metrics.add("gristmill_retries_total", ("control",))
             time.sleep(self._retry_s)
             self._retry_s = min(2 * self._retry_s, _LAST_RETRY_S)
         else:

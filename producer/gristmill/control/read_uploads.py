@@ -15,6 +15,7 @@ from gristmill.control.base import Control
 from gristmill.control.budget import price_options
 from gristmill.control.ending import remove_work_at
 from gristmill.control.ingest import ingest_slice
+from gristmill.control.observed import tell_refused
 from gristmill.control.retried_rows import open_rows
 from gristmill.control.room import max_rows_of
 from gristmill.errors import BatchInvalid, GristmillError, KeyNotFound, LineError
@@ -221,6 +222,7 @@ class ReadUploads:
                 now=self._control.now,
                 remove_work_at=remove_work_at(self._control, batch),
             )
+        tell_refused(self._control)
 
     def tell_models(self) -> None:
         """What can be asked for, to all who read the Ledger."""

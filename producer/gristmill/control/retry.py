@@ -22,7 +22,13 @@ class NothingToRetry(UsageError):
 
 
 def retry(
-    ledger: Ledger, store: Store, settings: Settings, batch: Batch, *, now_s: float
+    ledger: Ledger,
+    store: Store,
+    settings: Settings,
+    batch: Batch,
+    *,
+    now_s: float,
+    traceparent: str = "",
 ) -> tuple[Batch, bool]:
     """The batch that runs the failed and missing rows of `batch`, and whether it is new.
 
@@ -62,6 +68,7 @@ def retry(
             window_s=batch.expires_at - batch.created_at,
             resent_since=None,
             seed=batch.seed,
+            traceparent=traceparent,
         )
     except InputFileMissing as error:
         raise NothingToRetry(

@@ -14,7 +14,7 @@ from gristmill import crash_points
 from gristmill.control.room import check_room_for_batch
 from gristmill.errors import UsageError
 from gristmill.ledger import batches, files, life, submissions, webhooks
-from gristmill.ledger.batch import Batch, Submission
+from gristmill.ledger.batch import TRACEPARENT, Batch, Submission
 from gristmill.ledger.ids import new_id
 from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.webhooks import WebhookEndpoint
@@ -51,12 +51,14 @@ def submit(
     resent_since: int | None,
     seed: str | None = None,
     webhook: WebhookEndpoint | None = None,
+    traceparent: str = "",
 ) -> tuple[Batch, bool]:
     """The batch of a submission, and whether it is new. Its description is in the Store first.
 
     One with the same idempotency key, the same request since `resent_since`, or that runs the
     same rows again, is not new. The seed is the batch's own id, unless another one is given.
-    `webhook` is to hear of it. Raises InputFileMissing, InputFileUnusable and QuotaExceeded.
+    `webhook` is to hear of it. What is done for it hangs on `traceparent`. Raises
+    InputFileMissing, InputFileUnusable and QuotaExceeded.
     """
     with ledger.read() as conn:
         found = _find(conn, tenant_id, submission, resent_since=resent_since)
@@ -66,6 +68,8 @@ def submit(
         check_room_for_batch(conn, settings, tenant_id)
     batch_id, run_id = new_id("batch_", now_s), f"run-{secrets.token_hex(8)}"
     options = {name: getattr(settings, name) for name in SHARD_SETTINGS}
+    if traceparent:
+        options[TRACEPARENT] = traceparent
     created_at, expires_at = int(now_s), int(now_s) + window_s
     description: dict[str, Any] = {
         "format": 1,

@@ -13,6 +13,8 @@ from gristmill.control.base import Control, read_batch
 from gristmill.control.dispatch import ring
 from gristmill.control.finalize import finalize, freeze, merge_ahead
 from gristmill.control.fleet import forget_workers
+from gristmill.control.impossible import refuse_impossible
+from gristmill.control.observed import timed
 from gristmill.control.removal import remove_unneeded
 from gristmill.errors import CorruptDocument
 from gristmill.ledger import batches, shards
@@ -30,6 +32,7 @@ def sweep(control: Control, *, end: Callable[[Control, Batch], object] | None = 
     """One round over all batches that something is due for.
 
     `end` is called with each that may have to end; by default it ends here and now (`end_if_due`).
+@timed("sweep")
     Raises, after all of them had their turn, what the Store has lost of the first one.
     """
     damage: CorruptDocument | None = None

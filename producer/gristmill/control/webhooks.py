@@ -16,16 +16,19 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from sqlalchemy import Connection
 
 from gristmill.control.base import Control
+from gristmill.control.observed import span_of, timed
 from gristmill.control.webhook_addresses import AddressPolicy
 from gristmill.control.webhook_schedule import CIRCUIT_FAILURES, after_failure
 from gristmill.control.webhook_sender import ATTEMPT_S, Answer, WebhookSender
 from gristmill.control.webhook_signing import signed_headers
 from gristmill.control.webhook_vault import SecretUnreadable
 from gristmill.errors import GristmillError
-from gristmill.ledger import deliveries, webhook_events, webhooks
+from gristmill.ledger import batches, deliveries, webhook_events, webhooks
 from gristmill.ledger.deliveries import Attempt, Delivery
 from gristmill.ledger.webhook_events import WebhookEvent
 from gristmill.ledger.webhooks import WebhookEndpoint
+from gristmill.telemetry import Span
+from gristmill.telemetry.traces import NO_SPAN
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +44,7 @@ _LOOK_EVERY_S = 0.5
 _UNREADABLE_S = 300
 
 
+@timed("webhooks")
 def deliver_due(
     control: Control,
     *,
@@ -136,7 +140,9 @@ def _deliver(control: Control, sender: WebhookSender, delivery: Delivery) -> int
                 deliveries.put_aside(conn, delivery, until=attempted_at + _UNREADABLE_S)
             return 0
         headers = signed_headers(event.id, event.body, secrets, now=attempted_at)
-        answer = sender.send(endpoint.url, headers, event.body.encode())
+        with _span(control, event) as span:
+            answer = sender.send(endpoint.url, headers, event.body.encode())
+            span.tell(status=answer.status_code or 0, is_delivered=answer.is_success)
         _note(control, delivery, answer, attempted_at=attempted_at)
     except GristmillError:
         raise
@@ -144,6 +150,14 @@ def _deliver(control: Control, sender: WebhookSender, delivery: Delivery) -> int
         log.exception("webhook not sent delivery=%s", delivery.id)
         return 0
     return 1
+
+
+def _span(control: Control, event: WebhookEvent) -> Span:
+    if not control.telemetry.tracer.is_on:
+        return NO_SPAN
+    with control.ledger.read() as conn:
+        batch = batches.get(conn, event.tenant_id, event.batch_id)
+    return NO_SPAN if batch is None else span_of(control, batch, "webhook")
 
 
 def _claim(control: Control, delivery: Delivery) -> tuple[WebhookEndpoint, WebhookEvent] | None:
@@ -188,10 +202,13 @@ def _note(control: Control, delivery: Delivery, answer: Answer, *, attempted_at:
         if endpoint is None:
             return
         deliveries.log_attempt(conn, delivery, attempt)
+        outcome = "delivered"
         if answer.is_success:
             _note_success(conn, delivery, endpoint, now)
         else:
-            _note_failure(conn, delivery, endpoint, answer, n=n, now=now)
+            is_over = _note_failure(conn, delivery, endpoint, answer, n=n, now=now)
+            outcome = "failed" if is_over else "retried"
+    control.telemetry.metrics.add("gristmill_webhook_deliveries_total", (outcome,))
     log.info(
         "webhook attempted event=%s endpoint=%s n=%d status=%s error=%s",
         *(delivery.event_id, delivery.endpoint_id, n, answer.status_code, answer.error),
@@ -217,7 +234,8 @@ def _note_failure(
     *,
     n: int,
     now: int,
-) -> None:
+) -> bool:
+    """Whether nobody tries any more."""
     follows = after_failure(
         delivery,
         endpoint,
@@ -239,3 +257,4 @@ def _note_failure(
             *(endpoint.tenant_id, endpoint.id, follows.disabled_reason),
         )
     webhooks.change(conn, endpoint, changed)
+    return follows.next_attempt_at is None or follows.disabled_reason is not None

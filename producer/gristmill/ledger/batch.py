@@ -10,8 +10,12 @@ from sqlalchemy import RowMapping
 
 from gristmill.errors import LineError
 from gristmill.histogram import Histogram
+from gristmill.ledger.batch_times import BatchTimes
 from gristmill.ledger.status import BatchStatus, FreezeReason
 from gristmill.types import Endpoint, ModelPin, Usage
+
+#: The name under which the options of a batch remember its `traceparent`.
+TRACEPARENT = "traceparent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Batch:
     usage: Usage
     ttft: Histogram
     itl: Histogram
+    times: BatchTimes
     last_accepted: int
     budget_used_at: int | None
     errors: tuple[LineError, ...]
@@ -97,6 +102,11 @@ class Batch:
     deleted_at: int | None
 
     @property
+    def traceparent(self) -> str:
+        """What spans of it hang on: the request that made it. Empty where nobody traced that."""
+        return str(self.options.get(TRACEPARENT, ""))
+
+    @property
     def priority(self) -> int:
         """Batches of the same tenant with a higher one go first."""
         return -self.rank
@@ -120,6 +130,7 @@ def batch_from_row(row: RowMapping) -> Batch:
         ),
         ttft=Histogram.from_wire(fields.pop("ttft")),
         itl=Histogram.from_wire(fields.pop("itl")),
+        times=BatchTimes.from_wire(fields.pop("times")),
         errors=tuple(LineError(**error) for error in fields.pop("errors")),
         freeze_reason=(reason := fields.pop("freeze_reason")) and FreezeReason(reason),
         **fields,

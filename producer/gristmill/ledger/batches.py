@@ -12,6 +12,7 @@ from gristmill.errors import LineError
 from gristmill.histogram import Histogram
 from gristmill.ledger import webhook_events
 from gristmill.ledger.batch import Batch, Submission, batch_from_row
+from gristmill.ledger.batch_times import BatchTimes
 from gristmill.ledger.schema import batches, shards
 from gristmill.ledger.status import (
     EDGES,
@@ -204,6 +205,7 @@ def record_accepted(
     usage: Usage,
     ttft: Histogram,
     itl: Histogram,
+    times: BatchTimes,
     last_accepted: int,
     budget_used_at: int | None = None,
 ) -> None:
@@ -212,6 +214,7 @@ def record_accepted(
     total_ttft, total_itl = Histogram(batch.ttft.counts), Histogram(batch.itl.counts)
     total_ttft.merge(ttft)
     total_itl.merge(itl)
+    times.merge(batch.times)
     _change(
         conn,
         batch.tenant_id,
@@ -222,6 +225,7 @@ def record_accepted(
             **asdict(total_usage),
             "ttft": total_ttft.to_wire(),
             "itl": total_itl.to_wire(),
+            "times": times.to_wire(),
             "last_accepted": last_accepted,
             "budget_used_at": budget_used_at,
         },

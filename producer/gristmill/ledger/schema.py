@@ -81,6 +81,8 @@ batches = Table(
     _count("cached_tokens"),
     Column("ttft", JSON, nullable=False),
     Column("itl", JSON, nullable=False),
+    # Where the time of its rows went; null before the first, and in an earlier schema than 14.
+    Column("times", JSON(none_as_null=True)),
     # The acceptance number of the newest accepted Segment.
     _count("last_accepted"),
     # When the answers were found to have used up the budget.

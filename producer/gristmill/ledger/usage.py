@@ -77,6 +77,17 @@ def settle(conn: Connection, ended: Mapping[str, Any]) -> None:
     _count(conn, {**key, "day": day, "model": ended["model_name"]}, missing)
 
 
+def sum_by_model(conn: Connection, *, since_day: int) -> dict[str, Usage]:
+    """Of all tenants together, for gauges."""
+    tokens = (usage.c.prompt_tokens, usage.c.completion_tokens, usage.c.cached_tokens)
+    query = (
+        select(usage.c.model, *(func.sum(column) for column in tokens))
+        .where(usage.c.day >= since_day)
+        .group_by(usage.c.model)
+    )
+    return {model: Usage(*map(int, sums)) for model, *sums in conn.execute(query)}
+
+
 def list_lines(
     conn: Connection,
     tenant_id: str | None,

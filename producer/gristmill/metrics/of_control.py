@@ -76,7 +76,7 @@ CONTROL_METRICS: tuple[Metric, ...] = (
         "gristmill_shards_sent_total",
         "lane",
         "model",
-        help="Shards that were sent to workers, not counting repetitions.",
+        help="Shards that were sent to workers, not counting those rung again.",
     ),
     histogram(
         "gristmill_queue_wait_seconds",

@@ -1,0 +1,156 @@
+"""What the Ledger knows as gauges: the backlog, the batches, the fleet, what tokens cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from mill import Mill
+from pipeline import PIN, Bench
+
+from gristmill.control.gauges import ASSUMED_TOKENS_PER_S, LedgerGauges
+from gristmill.errors import StoreError
+from gristmill.fleet import WorkerBeat, WorkerCard, WorkerState
+from gristmill.ledger import models, workers
+from gristmill.ledger.models import ServedModel
+from gristmill.metrics import Process
+from gristmill.prices import Price, PriceTable
+from gristmill.telemetry import Tally
+
+CARD = WorkerCard("wrk-1", "host", PIN, "cpu", 8192, 64, features=("generate",))
+PRICE = Price.from_wire({"prompt": "1", "cached": "0.5", "completion": "3"})
+
+
+@pytest.fixture
+def mill(bench: Bench) -> Mill:
+    bench.settings = bench.settings.model_copy(
+        update={"shard_max_jobs": 4, "dispatch_window_shards": 1, "shard_max_tokens": 2000}
+    )
+    return Mill(bench)
+
+
+def look(bench: Bench, *, prices: PriceTable | None = None) -> dict[tuple[str, ...], float]:
+    """By name (without the prefix) and labels."""
+    control = replace(bench.control, prices=prices or PriceTable())
+    tally = Tally(Process.CONTROL)
+    tally.on_look(LedgerGauges(control, tally).put)
+    return {
+        (series.metric.name.removeprefix("gristmill_"), *labels): value
+        for series in tally.look()
+        for labels, value in series.values.items()
+        if isinstance(value, int | float)
+    }
+
+
+def announce(bench: Bench, worker_id: str, state: WorkerState) -> None:
+    beat = WorkerBeat(replace(CARD, worker_id=worker_id), 1, state, 0.0)
+    with bench.ledger.write() as conn:
+        workers.put_beat(conn, beat, now=bench.control.now)
+
+
+def test_the_backlog_is_told_in_tokens_shards_rows_and_seconds(mill: Mill) -> None:
+    mill.submit("acme", "one", num_jobs=10)
+    mill.submit("other", "two", num_jobs=6)
+    before = look(mill.bench)
+    mill.run(60)
+    after = look(mill.bench)
+
+    assert before["backlog_tokens", "bulk", "fake"] == 16 * 500
+    assert before["backlog_rows", "bulk", "fake"] == 16
+    assert before["backlog_shards", "bulk", "fake", "waiting"] == 5
+    seconds = 16 * 500 / ASSUMED_TOKENS_PER_S
+    assert before["backlog_seconds", "bulk", "fake"] == seconds
+    assert before["backlog_worker_seconds", "bulk", "fake"] == seconds
+    assert not any(value for name, value in after.items() if "backlog" in name[0])
+
+
+def test_what_is_out_with_workers_is_part_of_the_backlog(mill: Mill) -> None:
+    mill.submit("acme", "one", num_jobs=40)
+    mill.run(5)
+    found = look(mill.bench)
+
+    assert found["backlog_shards", "bulk", "fake", "sent"] >= 1
+    left = found["backlog_rows", "bulk", "fake"]
+    assert found["backlog_tokens", "bulk", "fake"] == left * 500
+    assert 0 < left < 40
+
+
+def test_the_pace_is_shared_by_the_workers_that_made_it(mill: Mill) -> None:
+    mill.submit("acme", "one", num_jobs=200)
+    mill.run(40)
+    for n in range(4):
+        announce(mill.bench, f"wrk-{n}", WorkerState.READY)
+    announce(mill.bench, "wrk-9", WorkerState.LOADING)
+    found = look(mill.bench)
+
+    together = found["backlog_seconds", "bulk", "fake"]
+    assert together == pytest.approx(found["backlog_tokens", "bulk", "fake"] / 1000, rel=0.06)
+    assert found["backlog_worker_seconds", "bulk", "fake"] == pytest.approx(4 * together)
+    assert found["workers", "fake", "ready"] == 4 and found["workers", "fake", "loading"] == 1
+
+
+def test_workers_that_are_not_heard_of_are_lost_and_those_that_ended_are_none(bench: Bench) -> None:
+    announce(bench, "wrk-1", WorkerState.READY)
+    announce(bench, "wrk-2", WorkerState.ENDED)
+    bench.clock.advance(46)
+    announce(bench, "wrk-3", WorkerState.DRAINING)
+    found = look(bench)
+
+    states = ("loading", "ready", "draining", "lost")
+    assert [found["workers", "fake", state] for state in states] == [0, 0, 1, 1]
+
+
+def test_a_model_that_is_served_has_a_backlog_of_nothing(bench: Bench) -> None:
+    """An autoscaler that finds no value knows nothing; one that finds 0 scales down."""
+    now = bench.control.now
+    with bench.ledger.write() as conn:
+        models.tell(conn, ServedModel("fake", "r", (), 512, now, now))
+    found = look(bench)
+
+    assert found["backlog_tokens", "bulk", "fake"] == 0
+    assert found["backlog_worker_seconds", "bulk", "fake"] == 0
+    assert found["workers", "fake", "ready"] == 0
+
+
+def test_batches_are_counted_by_status_without_tenants(mill: Mill) -> None:
+    mill.submit("acme", "one", num_jobs=4)
+    mill.bench.clock.advance(100)
+    mill.submit("other", "two", num_jobs=4)
+    found = look(mill.bench)
+
+    assert found["batches", "in_progress"] == 2 and found["batches", "validating"] == 0
+    assert found["oldest_batch_seconds", "in_progress"] == 100
+    assert not {"acme", "other", "one", "two"} & {word for key in found for word in key}
+
+
+def test_a_million_tokens_cost_what_those_of_today_did(mill: Mill) -> None:
+    mill.submit("acme", "one", num_jobs=8, prompt_tokens=300, answer_tokens=100)
+    mill.run(20)
+    found = look(mill.bench, prices=PriceTable({"*": PRICE}, "EUR"))
+
+    assert found["cost_per_million_tokens", "fake", "EUR"] == pytest.approx((3 * 1 + 1 * 3) / 4)
+    assert not any("cost" in key[0] for key in look(mill.bench))
+
+
+def test_while_the_ledger_is_away_there_are_no_values_rather_than_old_ones(
+    mill: Mill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mill.submit("acme", "one", num_jobs=4)
+    now, tally = 0.0, Tally(Process.CONTROL)
+    gauges = LedgerGauges(mill.bench.control, tally, monotonic=lambda: now)
+    tally.on_look(gauges.put)
+
+    def names() -> set[str]:
+        return {series.metric.name for series in tally.look() if series.values}
+
+    def away() -> None:
+        raise StoreError("away")
+
+    first = names()
+    monkeypatch.setattr(type(mill.bench.ledger), "read", lambda self: away())
+    soon = names()
+    now = 6.0
+    later = names()
+
+    assert "gristmill_batches" in first and soon == first
+    assert later == set()

@@ -13,6 +13,8 @@ import pytest
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 os.environ["TOKENIZERS_PARALLELISM"] = "true"
+# What tests read of the log of a process they read as people do.
+os.environ["GRISTMILL_LOG_FORMAT"] = "text"
 
 
 @pytest.fixture(scope="session")

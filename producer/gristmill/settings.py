@@ -145,6 +145,12 @@ class Settings(BaseSettings):
     lanes: str = Field(
         "pool,bulk",
         description="Lanes that a worker listens to, the first one first, separated by commas; "
+    log_format: Literal["auto", "json", "text"] = Field(
+        "auto", description="Lines of the log; auto is text on a terminal, JSON elsewhere."
+    )
+    machine_price_per_hour: float | None = Field(
+        None, ge=0, description="What a worker's machine costs, for the metrics of cost."
+    )
         "pool is that of workers with the same abilities.",
     )
     watchdog_s: float = Field(

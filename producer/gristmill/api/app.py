@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
 from pydantic.json_schema import models_json_schema
 
 from gristmill.api import (
@@ -31,6 +32,7 @@ from gristmill.api.estimates import EstimateRequest
 from gristmill.api.failures import ErrorObject, add_failure_handlers
 from gristmill.api.front_door import FrontDoor
 from gristmill.api.keys import KeyRequest, RotateRequest
+from gristmill.api.observed import Observed
 from gristmill.api.tenants import QuotasRequest
 
 #: Which handlers read by themselves.
@@ -57,7 +59,7 @@ def create_app(api: Api) -> FastAPI:
         title="Gristmill",
         summary="Files, Batches and Models as the OpenAI API has them, on machines you own.",
         version=version("gristmill"),
-        telemetry={"tracing": False},
+        telemetry=_telemetry(api),
         docs_url=None,  # its page would load code from elsewhere
         redoc_url=None,
         responses={
@@ -77,9 +79,25 @@ def create_app(api: Api) -> FastAPI:
     app.add_middleware(FrontDoor)
     return app
 
+    if api.telemetry.metrics.is_on:
+        app.add_middleware(Observed, metrics=api.telemetry.metrics)
 
 def _document(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document, with the bodies that handlers read by themselves."""
+def _telemetry(api: Api) -> TelemetryConfig:
+    """FastAPI has a span for each request, if anybody traces. The rest is told in our own way."""
+    provider = api.telemetry.tracer.provider
+    return {
+        "tracing": provider is not None,
+        "tracer_provider": provider,
+        "metrics": False,
+        "logs": False,
+        "operation_spans": False,
+        "auto_configure": False,
+        "exclude": lambda scope: scope.get("path") in ("/healthz", "/readyz"),
+    }
+
+
     if app.openapi_schema is None:
         document = FastAPI.openapi(app)
         _, bodies = models_json_schema(

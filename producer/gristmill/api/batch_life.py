@@ -27,7 +27,11 @@ def retry_batch(batch_id: str, api: UseApi, caller: BatchesWriter) -> BatchObjec
     """
     batch = find_batch(api, caller.tenant_id, batch_id)
     try:
-        made, is_new = retry(api.ledger, api.store, api.settings, batch, now_s=api.clock())
+        made, is_new = retry(
+            *(api.ledger, api.store, api.settings, batch),
+            now_s=api.clock(),
+            traceparent=api.telemetry.tracer.current(),
+        )
     except BatchNotEnded as error:
         raise _not_ended(str(error)) from error
     except NothingToRetry as error:

@@ -172,6 +172,7 @@ def create_batch(
             window_s=window_s(body.completion_window),
             resent_since=api.now - RESEND_WINDOW_S if is_resent(retry_count) else None,
             webhook=webhook,
+            traceparent=api.telemetry.tracer.current(),
         )
     except InputFileMissing as error:
         raise not_found("file", body.input_file_id, param="input_file_id") from error

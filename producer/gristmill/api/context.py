@@ -24,6 +24,7 @@ from gristmill.process.health import Health
 from gristmill.quotas import quotas_of
 from gristmill.settings import Settings
 from gristmill.stores.base import Store
+from gristmill.telemetry import NO_TELEMETRY, Telemetry
 
 #: So many callers at once may wait for what a webhook endpoint answers to a test.
 _MAX_WEBHOOK_TESTS = 4
@@ -45,6 +46,7 @@ class Api:
     #: Called after each new batch: where ingest runs in this process, it looks at once.
     on_submitted: Callable[[], None] = lambda: None
     prices: PriceTable = NO_PRICES
+    telemetry: Telemetry = NO_TELEMETRY
     outlook: Outlook = field(init=False)
     quick_look: QuickLook | None = field(init=False)
     webhook_tests: threading.BoundedSemaphore = field(

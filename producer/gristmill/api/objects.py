@@ -6,6 +6,7 @@ from typing import Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
+from gristmill.api.timings import TimingsObject, timings_object
 from gristmill.control.budget import cost_of
 from gristmill.control.outlook import Outlook, Phase, Progress
 from gristmill.ledger.batch import Batch
@@ -126,6 +127,8 @@ class BatchObject(BaseModel):
     cost: float | None
     #: Null in a batch that has ended.
     progress: ProgressObject | None
+    #: Null before the first row has its answer.
+    timings: TimingsObject | None
     #: The batch whose failed and missing rows this one runs again.
     retry_of: str | None
 
@@ -217,6 +220,7 @@ def batch_object(batch: Batch, outlook: Outlook) -> BatchObject:
         max_cost=None if batch.max_cost is None else float(batch.max_cost),
         cost=None if cost is None else float(cost),
         progress=progress_object(outlook.of(batch)),
+        timings=timings_object(batch),
         retry_of=batch.retry_of,
     )
 

@@ -14,6 +14,7 @@ def api(
     store_url: options.StoreUrl,
     host: options.Host = "127.0.0.1",
     port: options.Port = 8000,
+    health: options.HealthAddress = "127.0.0.1:0",
     debug: options.Debug = False,
 ) -> None:
     """Answer the OpenAI batch API. Reading files and running rows is `control` and `worker`.
@@ -22,10 +23,12 @@ def api(
     be killed at any moment.
     """
     with failures_reported(debug=debug):
-        _serve(ledger_url, store_url, host=host, port=port, debug=debug)
+        _serve(ledger_url, store_url, host=host, port=port, health=health, debug=debug)
 
 
-def _serve(ledger_url: str, store_url: str, *, host: str, port: int, debug: bool) -> None:
+def _serve(
+    ledger_url: str, store_url: str, *, host: str, port: int, health: str, debug: bool
+) -> None:
     import logging
     import time
 
@@ -35,8 +38,11 @@ def _serve(ledger_url: str, store_url: str, *, host: str, port: int, debug: bool
     from gristmill.process.logs import log_to_stderr
     from gristmill.process.signals import StopSignals
 
+    from gristmill.process.telemetry import ProcessTelemetry
     log_to_stderr(debug=debug)
     settings = settings_from()
+    log_to_stderr(debug=debug, log_format=settings.log_format)
+    telemetry = ProcessTelemetry("api", Process.API, health=health)
     with server_needed():
         from gristmill.api.access import Access
         from gristmill.api.app import create_app
@@ -69,10 +75,11 @@ def _serve(ledger_url: str, store_url: str, *, host: str, port: int, debug: bool
             access=Access(ledger, pepper=pepper),
             read_health=read_health,
             prices=read_prices(settings.prices),
+            telemetry=telemetry.telemetry,
         )
     )
     server = HttpServer(app, host=host, port=port)
-    with signals, server:
+    with signals, telemetry.told(read_health), server:
         signals.hold()
         logging.getLogger(__name__).info("api ready url=%s/v1", server.url)
         while server.is_alive and not signals.stop.wait(0.2):

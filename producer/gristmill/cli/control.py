@@ -12,6 +12,9 @@ from gristmill.cli.needs import server_needed
 
 if TYPE_CHECKING:
     from gristmill.process.control import ControlProcess
+    from gristmill.process.telemetry import ProcessTelemetry
+    from gristmill.settings import Settings
+    from gristmill.telemetry import Telemetry
 
 LedgerUrl = Annotated[
     str,
@@ -50,31 +53,49 @@ def control(
     slice; without, each does all of it in turn, which is enough for one process.
     """
     with failures_reported(debug=debug):
+        settings = _settings(debug=debug)
+        telemetry = _telemetry(health)
         process = _connect(
-            ledger_url, queue_url, store_url, broker_url, models=models or [], debug=debug
+            settings,
+            telemetry.telemetry,
+            *(ledger_url, queue_url, store_url, broker_url),
+            models=models or [],
         )
-        _serve(process, health=health)
+        _serve(process, telemetry)
+
+
+def _settings(*, debug: bool) -> Settings:
+    from gristmill.cli.settings_from import settings_from
+    from gristmill.process.logs import log_to_stderr
+
+    settings = settings_from()
+    log_to_stderr(debug=debug, log_format=settings.log_format)
+    return settings
+
+
+def _telemetry(health: str) -> ProcessTelemetry:
+    from gristmill.metrics import Process
+    from gristmill.process.telemetry import ProcessTelemetry
+
+    return ProcessTelemetry("control", Process.CONTROL, health=health)
 
 
 def _connect(
+    settings: Settings,
+    telemetry: Telemetry,
     ledger_url: str,
     queue_url: str,
     store_url: str,
     broker_url: str | None,
     *,
     models: list[str],
-    debug: bool,
 ) -> ControlProcess:
     import logging
     import time
 
-    from gristmill.cli.settings_from import settings_from
-    from gristmill.process.logs import log_to_stderr
-
-    log_to_stderr(debug=debug)
-    settings = settings_from()
     with server_needed():
         from gristmill.control.base import Control
+        from gristmill.control.gauges import LedgerGauges
         from gristmill.ledger.open import open_ledger
         from gristmill.local.find import find_local_model
         from gristmill.prices import read_prices
@@ -88,7 +109,10 @@ def _connect(
     ledger = open_ledger(ledger_url)
     queue, store = connect(queue_url, store_url, settings)
     prices = read_prices(settings.prices)
-    control = Control(ledger, store, queue, time.time, settings, prices=prices)
+    control = Control(
+        *(ledger, store, queue, time.time, settings), prices=prices, telemetry=telemetry
+    )
+    telemetry.metrics.on_look(LedgerGauges(control, telemetry.metrics).put)
     if not control.vault.has_key:
         logging.getLogger(__name__).warning(
             "webhooks wait reason=their secrets are sealed; set GRISTMILL_KEY_PEPPER as for the API"
@@ -99,8 +123,8 @@ def _connect(
     return CeleryControl(control, catalogue, broker)
 
 
-def _serve(process: ControlProcess, *, health: str) -> None:
-    from gristmill.process.health import Health, health_served
+def _serve(process: ControlProcess, telemetry: ProcessTelemetry) -> None:
+    from gristmill.process.health import Health
     from gristmill.process.signals import StopSignals
 
     settings = process.control.settings
@@ -116,7 +140,7 @@ def _serve(process: ControlProcess, *, health: str) -> None:
             troubles=troubles,
         )
 
-    with signals, health_served(health, read_health):
+    with signals, telemetry.told(read_health):
         signals.hold()
         process.run(signals.stop)
     process.control.queue.close()

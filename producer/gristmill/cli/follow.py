@@ -14,6 +14,7 @@ from gristmill.cli.service import BaseUrl, BatchIds, Profile, Timeout, service
 
 if TYPE_CHECKING:
     from gristmill.client import BatchHandle, BatchState
+    from gristmill.client.objects import BatchTimings
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Only the status, in one word.")]
@@ -167,6 +168,8 @@ def state_facts(state: BatchState) -> list[tuple[str, str]]:
             facts.append(("now", part.progress.detail or part.progress.phase))
             if part.progress.completes_at:
                 facts.append(("done at", f"about {moment(part.progress.completes_at)}"))
+    if len(state.parts) == 1:  # those of several cannot be added up
+        facts += timing_facts(state.parts[0].timings)
     due = [part.expires_at for part in state.parts if part.expires_at and not part.has_ended]
     if due:
         facts.append(("due by", moment(min(due))))
@@ -174,6 +177,33 @@ def state_facts(state: BatchState) -> list[tuple[str, str]]:
     if any(files):
         facts.append(("files", ", ".join(file for file in files if file)))
     return [(name, text) for name, text in facts if text]
+
+
+def timing_facts(timings: BatchTimings | None) -> list[tuple[str, str]]:
+    """How long rows took, and where their time went."""
+    from gristmill.values import format_duration
+
+    if timings is None:
+        return []
+    measured = {
+        "TTFT": timings.ttft_seconds,
+        "ITL": timings.itl_seconds,
+        "wait": timings.wait_seconds,
+    }
+    facts = []
+    for name, found in measured.items():
+        if found is not None:
+            quantiles = {"p50": found.p50, "p90": found.p90, "p99": found.p99}
+            told = ", ".join(f"{q} {format_duration(value)}" for q, value in quantiles.items())
+            facts.append((name, told))
+    mean = timings.mean_row_seconds
+    if mean and sum(mean.values()):
+        total = sum(mean.values())
+        shares = ", ".join(f"{name} {value / total:.0%}" for name, value in mean.items())
+        facts.append(("time", f"{format_duration(total)} a row: {shares}"))
+    if timings.finalizing_seconds:
+        facts.append(("files in", format_duration(timings.finalizing_seconds)))
+    return facts
 
 
 def is_terminal() -> bool:

@@ -26,11 +26,8 @@ _ROWS_A_LOOK = 200
 
 @dataclass
 class Sample:
-    """Of rows that were read as they came: latencies and errors. The first ones, if many come."""
+    """Of rows that were read as they came: their errors. The first ones, if many come."""
 
-    num_rows: int = 0
-    ttft_ms: list[float] = field(default_factory=list)
-    itl_ms: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     _cursors: dict[str, str] = field(default_factory=dict)
 
@@ -39,13 +36,8 @@ class Sample:
             batch_id, after=self._cursors.get(batch_id), limit=_ROWS_A_LOOK
         ):
             self._cursors[batch_id] = line.cursor
-            self.num_rows += 1
             if line.error_code is not None:
                 self.errors[line.error_code] += 1
-            receipt = (line.body or {}).get("gristmill") or {}
-            for name, values in (("ttft_ms", self.ttft_ms), ("itl_ms", self.itl_ms)):
-                if isinstance(receipt.get(name), (int, float)):
-                    values.append(receipt[name])
 
 
 def follow(
@@ -95,20 +87,10 @@ def view_facts(state: BatchState, pace: Pace, sample: Sample) -> list[tuple[str,
         eta_s = pace.eta_s(state)
         if eta_s:
             facts.append(("left", format_duration(eta_s)))
-    for name, values in (("TTFT", sample.ttft_ms), ("ITL", sample.itl_ms)):
-        if values:
-            facts.append((name, _quantiles(values, sample.num_rows)))
     if sample.errors:
         told = ", ".join(f"{count:,} {code}" for code, count in sample.errors.most_common(5))
         facts.append(("errors", told))
     return facts
-
-
-def _quantiles(values: list[float], num_rows: int) -> str:
-    ranked = sorted(values)
-    p50, p95 = (ranked[int(share * (len(ranked) - 1))] for share in (0.5, 0.95))
-    told = f"p50 {format_duration(p50 / 1000)}, p95 {format_duration(p95 / 1000)}"
-    return f"{told} (first {num_rows:,} rows)"
 
 
 def _bar(share: float, width: int = 30) -> str:

@@ -29,6 +29,7 @@ def up(
     max_num_seqs: options.MaxNumSeqs = None,
     max_model_len: options.MaxModelLen = None,
     flush_interval: options.FlushInterval = None,
+    health: options.HealthAddress = "127.0.0.1:0",
     debug: options.Debug = False,
 ) -> None:
     """Serve a model through the OpenAI batch API: API, control side and worker in one process.
@@ -50,6 +51,7 @@ def up(
             data_dir=data_dir,
             host=host,
             port=port,
+            health=health,
             debug=debug,
         )
 
@@ -63,14 +65,18 @@ def _serve(
     data_dir: Path,
     host: str,
     port: int,
+    health: str,
     debug: bool,
 ) -> None:
     from gristmill.cli.needs import server_needed
+    from gristmill.metrics import Process
     from gristmill.process.logs import log_to_stderr
     from gristmill.process.signals import StopSignals
+    from gristmill.process.telemetry import ProcessTelemetry
 
-    log_to_stderr(debug=debug)
+    log_to_stderr(debug=debug, log_format=settings.log_format)
     keep_stderr_ours()
+    telemetry = ProcessTelemetry("up", *Process, health=health)
     signals = StopSignals(grace_s=settings.drain_grace_s, at_once_code=ExitCode.UNSAVED)
     with server_needed():
         from gristmill.cli.welcome import welcome
@@ -83,13 +89,26 @@ def _serve(
         model, device = find_local_model(
             model_name, settings=settings, revision=revision, served_names=served_names
         )
-        service = Service(folder, settings, model, device=device, host=host, port=port)
+        service = Service(
+            *(folder, settings, model),
+            device=device,
+            host=host,
+            port=port,
+            telemetry=telemetry.telemetry,
+        )
+        telemetry.tell_worker(
+            model.name,
+            service.health,
+            price_per_hour=settings.machine_price_per_hour,
+            currency=service.control.prices.currency,
+        )
         key = service.make_first_key()
         typer.echo(welcome(service.url, model, key))
         signals.hold()
-        service.serve(
-            signals.stop,
-            build_worker,
-            on_ready=lambda equipment: typer.echo(f"The model is loaded: {equipment}", err=True),
-        )
+        with telemetry.told(service.health):
+            service.serve(
+                signals.stop,
+                build_worker,
+                on_ready=lambda text: typer.echo(f"The model is loaded: {text}", err=True),
+            )
         typer.echo("Stopped. All work is kept; the same command goes on with it.", err=True)

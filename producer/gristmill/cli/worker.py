@@ -92,14 +92,18 @@ def _serve(
     health: str,
     debug: bool,
 ) -> ExitCode:
-    from gristmill.process.health import health_served
+    from gristmill.metrics import Process
+    from gristmill.prices import read_prices
     from gristmill.process.logs import log_to_stderr
     from gristmill.process.signals import StopSignals
     from gristmill.process.spot_notice import spot_watched
+    from gristmill.process.telemetry import ProcessTelemetry
     from gristmill.process.worker import WorkerProcess
 
-    log_to_stderr(debug=debug)
+    log_to_stderr(debug=debug, log_format=settings.log_format)
     keep_stderr_ours()
+    telemetry = ProcessTelemetry("worker", Process.WORKER, health=health)
+    currency = read_prices(settings.prices).currency
 
     def build() -> ComputeWorker:
         from gristmill.compute import find_worker, worker_config
@@ -108,6 +112,12 @@ def _serve(
 
         queue, store = connect(queue_url, store_url, settings)
         model, device = find_local_model(model_name, settings=settings, revision=revision)
+        telemetry.tell_worker(
+            model.name,
+            process.health,
+            price_per_hour=settings.machine_price_per_hour,
+            currency=currency,
+        )
         config = worker_config(
             settings,
             model_path=model.path,
@@ -117,9 +127,15 @@ def _serve(
             patience_s=settings.outage_patience_s,
             exit_when_idle_s=idle_exit_s,
         )
-        return find_worker()(config, queue, store)
+        worker = find_worker()(config, queue, store)
+        worker.watch(telemetry.telemetry)
+        return worker
 
     signals = StopSignals(grace_s=settings.drain_grace_s, at_once_code=ExitCode.UNSAVED)
     process = WorkerProcess(signals)
-    with signals, spot_watched(settings, signals), health_served(health, process.health):
+    with (
+        signals,
+        spot_watched(settings, signals),
+        telemetry.told(process.health),
+    ):
         return process.serve(build)

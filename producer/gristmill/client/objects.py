@@ -93,6 +93,26 @@ class BatchProgress(APIObject):
     completes_at: int | None = None
 
 
+class Percentiles(APIObject):
+    """In seconds."""
+
+    p50: float = 0.0
+    p90: float = 0.0
+    p99: float = 0.0
+
+
+class BatchTimings(APIObject):
+    """Of the rows that have their answer; see the fields of the service's own object."""
+
+    ttft_seconds: Percentiles | None = None
+    itl_seconds: Percentiles | None = None
+    wait_seconds: Percentiles | None = None
+    #: On average, by where a row was: `ledger`, `queue`, `worker`, `prefill`, `decode`.
+    mean_row_seconds: dict[str, float] | None = None
+    validating_seconds: int | None = None
+    finalizing_seconds: int | None = None
+
+
 class Batch(APIObject):
     id: str
     object: str = "batch"
@@ -123,6 +143,8 @@ class Batch(APIObject):
     cost: float | None = None
     #: None in a batch that has ended.
     progress: BatchProgress | None = None
+    #: None before the first row has its answer.
+    timings: BatchTimings | None = None
     #: The batch whose failed and missing rows this one runs again.
     retry_of: str | None = None
     #: Where its end is told, and the secret that signs it: when it is created only.

@@ -18,6 +18,7 @@ from gristmill.compute import BuildWorker, ComputeWorker, worker_config
 from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control
 from gristmill.control.dispatch import recall
+from gristmill.control.gauges import LedgerGauges
 from gristmill.control.loop import ControlLoop
 from gristmill.control.read_uploads import ReadUploads
 from gristmill.control.sweep import open_batches
@@ -35,6 +36,7 @@ from gristmill.process.worker import end_hanging
 from gristmill.queues.memory import MemoryQueue
 from gristmill.settings import Settings
 
+from gristmill.telemetry import NO_TELEMETRY, Telemetry
 log = logging.getLogger(__name__)
 
 #: Whose things they are, where nobody has made other tenants.
@@ -56,6 +58,7 @@ class Service:
         host: str,
         port: int,
         clock: Callable[[], float] = time.time,
+        telemetry: Telemetry = NO_TELEMETRY,
     ) -> None:
         """Raises UsageError when nothing can listen on host and port."""
         # The secrets of webhooks are sealed under the folder's own, too.
@@ -68,7 +71,12 @@ class Service:
         self._is_stopping = False
         queue = MemoryQueue(settings.lease_s)
         prices = read_prices(settings.prices)
-        self.control = Control(folder.ledger, folder.store, queue, clock, settings, prices=prices)
+        self.control = Control(
+            *(folder.ledger, folder.store, queue, clock, settings),
+            prices=prices,
+            telemetry=telemetry,
+        )
+        telemetry.metrics.on_look(LedgerGauges(self.control, telemetry.metrics).put)
         self._loop = ControlLoop(self.control)
         self._uploads = ReadUploads(self.control, [model])
         self._webhooks = WebhookLoop(self.control, is_sole=True)
@@ -84,6 +92,7 @@ class Service:
             prices=prices,
         )
         self._server = HttpServer(create_app(api), host=host, port=port)
+            telemetry=telemetry,
 
     @property
     def url(self) -> str:
@@ -146,7 +155,9 @@ class Service:
             patience_s=self._settings.outage_patience_s,
             is_sole=True,
         )
-        return build_worker(config, self.control.queue, self.control.store)
+        worker = build_worker(config, self.control.queue, self.control.store)
+        worker.watch(self.control.telemetry)
+        return worker
 
     def _take_up(self) -> None:
         """What the last start has left under way. The queue of this one is new."""

@@ -74,7 +74,5 @@ def _family(series: Series) -> Family:
 
 def _buckets(bounds: tuple[float, ...], found: Distribution) -> list[tuple[str, float]]:
     """Cumulated, as Prometheus wants them."""
-    from prometheus_client.utils import floatToGoString
-
-    names = [floatToGoString(bound) for bound in (*bounds, float("inf"))]
+    names = [*map(str, bounds), "+Inf"]
     return list(zip(names, map(float, accumulate(found.counts)), strict=True))

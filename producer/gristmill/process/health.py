@@ -1,4 +1,8 @@
-"""GET /livez and /readyz: whether a process is alive, and whether it can do its work just now."""
+"""GET /livez and /readyz: whether a process is alive, and whether it can do its work just now.
+
+And GET /metrics, for Prometheus. Nobody shows a key here, so the address is for operators alone:
+what is told names no tenant and no batch.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,10 @@ class Health:
     troubles: tuple[str, ...] = ()
 
 
+#: What /metrics answers to an Accept header: content type and body.
+Page = Callable[[str], tuple[str, bytes]]
+
+
 def parse_address(text: str) -> tuple[str, int] | None:
     """HOST:PORT, or None for `off`. Raises UsageError."""
     if text == "off":
@@ -37,13 +45,15 @@ def parse_address(text: str) -> tuple[str, int] | None:
 
 
 @contextmanager
-def health_served(address: str, read: Callable[[], Health]) -> Iterator[None]:
+def health_served(
+    address: str, read: Callable[[], Health], metrics: Page | None = None
+) -> Iterator[None]:
     """While entered, health is told on HOST:PORT, which is logged; nowhere for `off`."""
     parsed = parse_address(address)
     if parsed is None:
         yield
         return
-    with HealthServer(parsed, read) as server:
+    with HealthServer(parsed, read, metrics) as server:
         log.info("health url=%s/readyz", server.url)
         yield
 
@@ -51,15 +61,27 @@ def health_served(address: str, read: Callable[[], Health]) -> Iterator[None]:
 class HealthServer:
     """While entered, answers on an address: 200 for yes, 503 for no, the reasons as JSON."""
 
-    def __init__(self, address: tuple[str, int], read: Callable[[], Health]) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        read: Callable[[], Health],
+        metrics: Page | None = None,
+    ) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if self.path == "/metrics" and metrics is not None:
+                    self._answer(200, *metrics(self.headers.get("Accept", "")))
+                    return
                 health = read()
                 known = {"/livez": health.live, "/readyz": health.live and health.ready}
                 is_good = known.get(self.path)
                 body = json.dumps(asdict(health)).encode() + b"\n"
-                self.send_response(404 if is_good is None else 200 if is_good else 503)
-                self.send_header("Content-Type", "application/json")
+                status = 404 if is_good is None else 200 if is_good else 503
+                self._answer(status, "application/json", body)
+
+            def _answer(self, status: int, content_type: str, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

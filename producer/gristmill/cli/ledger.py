@@ -1,4 +1,4 @@
-"""`gristmill ledger`: finds the truth again in the store, for a ledger that was lost or is old."""
+"""`gristmill ledger`: upgrades its tables, or finds its truth again in the store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gristmill.stores.base import Store
 
 app = typer.Typer(
-    help="The ledger: rebuild it from the store.",
+    help="The ledger: upgrade its tables, or rebuild it from the store.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -36,16 +36,33 @@ LedgerUrl = Annotated[
         help="The ledger of a fleet, which may be empty; with --store.",
     ),
 ]
+OneLedgerUrl = Annotated[
+    str,
+    typer.Option(
+        "--ledger", metavar="URL", envvar="GRISTMILL_LEDGER", help="The ledger of a fleet."
+    ),
+]
 StoreUrl = Annotated[
     str | None,
     typer.Option("--store", metavar="URL", envvar="GRISTMILL_STORE", help="The store of a fleet."),
 ]
 
 
-@app.callback()
-def _ledger() -> None:
-    # A callback keeps `rebuild` a command of its own while it is the only one.
-    pass
+@app.command()
+def migrate(ledger_url: OneLedgerUrl, debug: options.Debug = False) -> None:
+    """Make the tables of a fleet's ledger, or bring them up to this version, and end.
+
+    Every process does so when it starts; done ahead, once, an upgrade does not wait for it.
+    Processes of the version before that still run go on.
+    """
+    with failures_reported(debug=debug):
+        from gristmill.cli.needs import server_needed
+
+        with server_needed():
+            from gristmill.ledger.migrate import SCHEMA_VERSION
+            from gristmill.ledger.open import open_ledger
+        open_ledger(ledger_url).close()
+        typer.echo(f"The ledger has the tables of this version (schema {SCHEMA_VERSION}).")
 
 
 @app.command()

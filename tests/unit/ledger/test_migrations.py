@@ -9,7 +9,9 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from pipeline import TENANT
+from typer.testing import CliRunner
 
+from gristmill.cli import app
 from gristmill.errors import UsageError
 from gristmill.ledger import batches
 from gristmill.ledger.files import get as get_file
@@ -55,3 +57,21 @@ def test_a_ledger_of_a_later_version_is_refused_and_left_alone(old_ledger: Path)
 
     with sqlite3.connect(old_ledger) as connection:
         assert list(connection.iterdump()) == before
+
+
+def test_a_command_migrates_ahead_of_the_processes(old_ledger: Path) -> None:
+    command = ["ledger", "migrate", "--ledger", str(old_ledger)]
+    for _ in range(2):
+        done = CliRunner().invoke(app, command)
+
+        assert done.exit_code == 0, done.output
+        assert f"schema {SCHEMA_VERSION}" in done.output
+    with sqlite3.connect(old_ledger) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+        connection.execute("PRAGMA user_version = 99")
+
+    newer = CliRunner().invoke(app, command)
+    unnamed = CliRunner().invoke(app, command[:2], env={"GRISTMILL_LEDGER": ""})
+
+    assert newer.exit_code == 2 and "schema 99" in newer.output
+    assert unnamed.exit_code == 2

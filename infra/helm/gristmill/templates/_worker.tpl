@@ -1,0 +1,87 @@
+{{- /* The pod of a worker, as a Deployment or as a Job has it: `root`, `args` beyond the common ones. */ -}}
+{{- define "gristmill.workerPod" -}}
+{{- $root := .root }}
+{{- $it := dict "root" $root "component" "worker" }}
+{{- $worker := $root.Values.worker }}
+{{- $grace := $worker.drainGraceSeconds }}
+metadata:
+  labels: {{- include "gristmill.labels" $it | nindent 4 }}
+  annotations:
+    # A worker that is taken away costs its rows a prefill; where the autoscaler can choose, it had
+    # better take another.
+    cluster-autoscaler.kubernetes.io/safe-to-evict: "true"
+    {{- with $worker.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  serviceAccountName: {{ include "gristmill.name" $root }}-worker
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  {{- include "gristmill.pullSecrets" $root | nindent 2 }}
+  {{- if .isJob }}
+  restartPolicy: Never
+  {{- end }}
+  securityContext: {{- include "gristmill.podSecurity" $root | nindent 4 }}
+  # SIGTERM, then so long to save everything (GRISTMILL_DRAIN_GRACE_S), then a margin to end.
+  terminationGracePeriodSeconds: {{ add $grace $worker.terminationMarginSeconds }}
+  {{- if $worker.gpu.enabled }}
+  {{- with $worker.gpu.runtimeClassName }}
+  runtimeClassName: {{ . }}
+  {{- end }}
+  {{- end }}
+  {{- include "gristmill.placement" $worker | nindent 2 }}
+  containers:
+    - name: worker
+      image: {{ include "gristmill.image" (merge (dict "appVersion" $root.Chart.AppVersion) $root.Values.image.worker) }}
+      imagePullPolicy: {{ $root.Values.image.worker.pullPolicy }}
+      args:
+        - worker
+        - --model
+        - {{ include "gristmill.modelPath" $root | quote }}
+        - --health
+        - 0.0.0.0:8000
+        {{- range .args }}
+        - {{ . | quote }}
+        {{- end }}
+      # The queue and the store: a worker knows no database, no broker and no pepper.
+      env:
+        {{- $own := dict "GRISTMILL_DTYPE" $root.Values.model.dtype "GRISTMILL_DRAIN_GRACE_S" $grace }}
+        {{- if $worker.gpu.enabled }}{{ $_ := set $own "GRISTMILL_DEVICE" "cuda" }}{{ end }}
+        {{- include "gristmill.env" (merge (dict "needs" (list "queue" "store") "settings" $own) $it) | nindent 8 }}
+      ports:
+        - {name: health, containerPort: 8000}
+      startupProbe:
+        httpGet: {path: /livez, port: health}
+        periodSeconds: 5
+        failureThreshold: 60
+      # A worker is live while it loads, and dead when its engine hangs.
+      livenessProbe:
+        httpGet: {path: /livez, port: health}
+        periodSeconds: 10
+        timeoutSeconds: 10
+        failureThreshold: 6
+      readinessProbe:
+        httpGet: {path: /readyz, port: health}
+        periodSeconds: 10
+        timeoutSeconds: 10
+      resources:
+        {{- $limits := deepCopy ($worker.resources.limits | default dict) }}
+        {{- if $worker.gpu.enabled }}{{ $_ := set $limits $worker.gpu.resource $worker.gpu.count }}{{ end }}
+        {{- toYaml (merge (dict "limits" $limits) $worker.resources) | nindent 8 }}
+      securityContext: {{- include "gristmill.containerSecurity" $root | nindent 8 }}
+      volumeMounts:
+        - {name: tmp, mountPath: /tmp}
+        - {name: cache, mountPath: /var/cache/gristmill}
+        {{- if $root.Values.model.volume }}
+        - {name: model, mountPath: {{ $root.Values.model.mountPath }}, readOnly: true}
+        {{- end }}
+  volumes:
+    - name: tmp
+      emptyDir: {sizeLimit: 2Gi}
+    - name: cache
+      emptyDir: {sizeLimit: {{ $worker.cache.sizeLimit }}}
+    {{- with $root.Values.model.volume }}
+    - name: model
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+{{- end -}}

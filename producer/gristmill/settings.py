@@ -62,6 +62,9 @@ class Settings(BaseSettings):
     resend_after_s: float = Field(
         120.0, gt=0, description="A Shard silent for so long is rung again; doubles each time."
     )
+    refuse_after_s: float = Field(
+        600.0, ge=0, description="Rows that no known machine can run are refused after so long."
+    )
 
     # The API
     max_file_bytes: int = Field(
@@ -105,23 +108,20 @@ class Settings(BaseSettings):
     )
 
     # Webhooks
-    webhook_allowed_networks: str | None = Field(
-        None,
-        description="Private networks that webhooks may go to, by http and any port too: CIDRs, "
     webhook_secret_keys: SecretStr | None = Field(
         None,
         description="Secrets under which those of webhooks are sealed in the Ledger, separated by "
         "commas: the first seals, each opens; default: the key pepper.",
     )
+    webhook_allowed_networks: str | None = Field(
+        None,
+        description="Private networks that webhooks may go to, by http and any port too: CIDRs, "
         "separated by commas.",
     )
     webhook_ports: str = Field(
         "443", description="Ports of public addresses that webhooks may go to."
     )
 
-    @field_validator("webhook_allowed_networks")
-    @classmethod
-    def _check_networks(cls, value: str | None) -> str | None:
     @field_validator("webhook_secret_keys")
     @classmethod
     def _check_secret_keys(cls, value: SecretStr | None) -> SecretStr | None:
@@ -130,6 +130,9 @@ class Settings(BaseSettings):
             raise ValueError("each secret has at least 16 characters; commas stand between them")
         return value
 
+    @field_validator("webhook_allowed_networks")
+    @classmethod
+    def _check_networks(cls, value: str | None) -> str | None:
         for item in items_of(value):
             ipaddress.ip_network(item)
         return value
@@ -142,15 +145,15 @@ class Settings(BaseSettings):
         return value
 
     # Processes
-    lanes: str = Field(
-        "pool,bulk",
-        description="Lanes that a worker listens to, the first one first, separated by commas; "
     log_format: Literal["auto", "json", "text"] = Field(
         "auto", description="Lines of the log; auto is text on a terminal, JSON elsewhere."
     )
     machine_price_per_hour: float | None = Field(
         None, ge=0, description="What a worker's machine costs, for the metrics of cost."
     )
+    lanes: str = Field(
+        "pool,bulk",
+        description="Lanes that a worker listens to, the first one first, separated by commas; "
         "pool is that of workers with the same abilities.",
     )
     watchdog_s: float = Field(

@@ -82,14 +82,14 @@ class Worker:
         self.leases.helpers_busy_s = self._helpers_busy_s
         self._presence_s = min(config.quiet_flush_interval_s, PRESENCE * queue.lease_s)
         self._rows = EngineRows(engine, monotonic=monotonic, wall=wall)
-        self._attempts: list[Attempt] = []
         self._record = self._rows.record
         self._kv_tokens = kv_tokens or 0
+        self._attempts: list[Attempt] = []
         self._num_lease_losses = 0
         self._wake = threading.Event()
         self._intake.wake = self._outbox.on_stored = self._wake.set
-        self._is_draining = False
         self._outbox.on_done = lambda what: self._record.done(what)
+        self._is_draining = False
         self._busy_at = monotonic()
         self._announcer.fill = self._fill_beat
 
@@ -106,12 +106,12 @@ class Worker:
             troubles=tuple(dict.fromkeys(filter(None, trouble))),
         )
 
-    def run(self, stop: threading.Event, on_hang: Callable[[], None] = lambda: None) -> None:
     def watch(self, telemetry: Telemetry) -> None:
         self._record = self._rows.record = Record(
             telemetry, model=self._config.pin.name, kv_tokens=self._kv_tokens, wall=self._wall
         )
 
+    def run(self, stop: threading.Event, on_hang: Callable[[], None] = lambda: None) -> None:
         """Work until `stop` is set, then drain. What the Engine raises leaves after a flush."""
         self.leases.on_hang = on_hang
         with self._announcer, self.leases, self._outbox:
@@ -184,10 +184,10 @@ class Worker:
     def _take_over(self) -> None:
         attempt = self._intake.opened[0]
         self._attempts.append(attempt)
+        self._record.opened(attempt)
         self._rows.count_resumed(attempt)
         self._tell_load()
         self._intake.opened.popleft()
-        self._record.opened(attempt)
 
     def _flush_due(self) -> None:
         now = self._monotonic()
@@ -220,10 +220,10 @@ class Worker:
         )
         self._rows.remove(attempt)
         self._attempts.remove(attempt)
+        self._record.closed(attempt, reason)
 
         def let_go() -> None:
             if reason in (CloseReason.DONE, CloseReason.STOPPED):
-        self._record.closed(attempt, reason)
                 crash_points.at("acking", attempt=attempt.id)
                 is_owned = self._queue.ack(lease)
                 crash_points.at("acked", attempt=attempt.id)
@@ -264,11 +264,11 @@ class Worker:
                 self._close(attempt, CloseReason.RELEASED)
 
     def _tell_load(self) -> None:
+        num_rows = sum(len(attempt.running) for attempt in self._attempts)
+        self._record.load(num_attempts=len(self._attempts), num_rows=num_rows)
         self._intake.tell(
             Load(
                 num_attempts=len(self._attempts),
-        num_rows = sum(len(attempt.running) for attempt in self._attempts)
-        self._record.load(num_attempts=len(self._attempts), num_rows=num_rows)
                 num_rows=num_rows,
                 num_tokens=sum(
                     attempt.num_tokens * len(attempt.running) // len(attempt.shard.jobs)

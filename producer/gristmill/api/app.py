@@ -77,13 +77,11 @@ def create_app(api: Api) -> FastAPI:
     add_failure_handlers(app)
     app.add_middleware(AuditTrail)
     app.add_middleware(FrontDoor)
-    return app
-
     if api.telemetry.metrics.is_on:
         app.add_middleware(Observed, metrics=api.telemetry.metrics)
+    return app
 
-def _document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with the bodies that handlers read by themselves."""
+
 def _telemetry(api: Api) -> TelemetryConfig:
     """FastAPI has a span for each request, if anybody traces. The rest is told in our own way."""
     provider = api.telemetry.tracer.provider
@@ -98,6 +96,8 @@ def _telemetry(api: Api) -> TelemetryConfig:
     }
 
 
+def _document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with the bodies that handlers read by themselves."""
     if app.openapi_schema is None:
         document = FastAPI.openapi(app)
         _, bodies = models_json_schema(

@@ -37,8 +37,8 @@ def _serve(
     from gristmill.process.health import Health
     from gristmill.process.logs import log_to_stderr
     from gristmill.process.signals import StopSignals
-
     from gristmill.process.telemetry import ProcessTelemetry
+
     log_to_stderr(debug=debug)
     settings = settings_from()
     log_to_stderr(debug=debug, log_format=settings.log_format)

@@ -14,9 +14,9 @@ from gristmill.prices import NO_PRICES, PriceTable
 from gristmill.queues.base import Queue
 from gristmill.settings import Settings
 from gristmill.stores.base import Store
+from gristmill.telemetry import NO_TELEMETRY, Telemetry
 from gristmill.types import CONTROL_LANE
 
-from gristmill.telemetry import NO_TELEMETRY, Telemetry
 
 @dataclass(frozen=True, slots=True)
 class Control:
@@ -29,9 +29,9 @@ class Control:
     #: Where Bells are heard; a Lane of its own for each Ledger that shares a queue with others.
     control_lane: str = CONTROL_LANE
     prices: PriceTable = NO_PRICES
+    telemetry: Telemetry = NO_TELEMETRY
 
     @property
-    telemetry: Telemetry = NO_TELEMETRY
     def now(self) -> int:
         return int(self.clock())
 

@@ -80,8 +80,8 @@ def create_batch(
     return read_batch(control, tenant_id, batch_id)
 
 
-def ingest_slice(
 @timed("ingest")
+def ingest_slice(
     control: Control,
     tenant_id: str,
     batch_id: str,
@@ -124,8 +124,8 @@ def ingest_windows(
                 now=control.now,
                 remove_work_at=remove_work_at(control, batch),
             )
-        return True
         tell_refused(control)
+        return True
     write_ingested(control, batch)
     with control.ledger.write() as conn:
         batches.transition(conn, batch.tenant_id, batch.id, BatchStatus.IN_PROGRESS, control.now)
@@ -196,9 +196,9 @@ def _record_window(
     cursor: Cursor,
     endpoint: Endpoint,
     new: list[NewShard],
-    counted = Counted()
     refused: Segment | None,
 ) -> bool:
+    counted = Counted()
     with control.ledger.write() as conn:
         advanced = batches.advance_ingest(
             conn,
@@ -217,10 +217,10 @@ def _record_window(
             current = batches.get(conn, batch.tenant_id, batch.id, for_update=True)
             assert current is not None, "a batch that was just changed is there"
             counted = apply(control, conn, current, [refused])
-    tell_read(control, batch, num_rows=cursor.row_idx - batch.ingest_row_idx)
-    tell_counted(control, batch, counted)
         crash_points.at("window-recording", batch=batch.id)
     crash_points.at("window-recorded", batch=batch.id)
+    tell_read(control, batch, num_rows=cursor.row_idx - batch.ingest_row_idx)
+    tell_counted(control, batch, counted)
     return True
 
 

@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 _MAX_DOUBLINGS = 6
 
 
+@timed("sweep")
 def sweep(control: Control, *, end: Callable[[Control, Batch], object] | None = None) -> None:
     """One round over all batches that something is due for.
 
     `end` is called with each that may have to end; by default it ends here and now (`end_if_due`).
-@timed("sweep")
     Raises, after all of them had their turn, what the Store has lost of the first one.
     """
     damage: CorruptDocument | None = None

@@ -35,8 +35,8 @@ from gristmill.process.loop_thread import LoopThread
 from gristmill.process.worker import end_hanging
 from gristmill.queues.memory import MemoryQueue
 from gristmill.settings import Settings
-
 from gristmill.telemetry import NO_TELEMETRY, Telemetry
+
 log = logging.getLogger(__name__)
 
 #: Whose things they are, where nobody has made other tenants.
@@ -57,8 +57,8 @@ class Service:
         device: str,
         host: str,
         port: int,
-        clock: Callable[[], float] = time.time,
         telemetry: Telemetry = NO_TELEMETRY,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Raises UsageError when nothing can listen on host and port."""
         # The secrets of webhooks are sealed under the folder's own, too.
@@ -90,9 +90,9 @@ class Service:
             read_health=self.health,
             on_submitted=self._uploads.wake,
             prices=prices,
+            telemetry=telemetry,
         )
         self._server = HttpServer(create_app(api), host=host, port=port)
-            telemetry=telemetry,
 
     @property
     def url(self) -> str:

@@ -34,6 +34,7 @@ def _serve(
 
     from gristmill.cli.needs import server_needed
     from gristmill.cli.settings_from import settings_from
+    from gristmill.metrics import Process
     from gristmill.process.health import Health
     from gristmill.process.logs import log_to_stderr
     from gristmill.process.signals import StopSignals

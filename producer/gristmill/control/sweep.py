@@ -13,7 +13,6 @@ from gristmill.control.base import Control, read_batch
 from gristmill.control.dispatch import ring
 from gristmill.control.finalize import finalize, freeze, merge_ahead
 from gristmill.control.fleet import forget_workers
-from gristmill.control.impossible import refuse_impossible
 from gristmill.control.observed import timed
 from gristmill.control.removal import remove_unneeded
 from gristmill.errors import CorruptDocument

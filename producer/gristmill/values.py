@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from fractions import Fraction
 
 from gristmill.errors import UsageError
@@ -23,6 +24,25 @@ def parse_duration(text: str) -> float:
     if seconds == 0:
         raise UsageError(f"{text!r} is no time at all. The shortest duration is 1ms.")
     return seconds
+
+
+def parse_moment(text: str, *, now: float) -> float:
+    """Unix seconds of `2h` (so long ago), `2026-11-30T10:00Z` or `1796032800`. Raises UsageError.
+
+    A time without a zone is that of this machine.
+    """
+    text = text.strip()
+    if _DURATION.fullmatch(text):
+        return now - parse_duration(text)
+    if text.isascii() and text.isdigit() and len(text) in (9, 10, 11):
+        return float(text)
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise UsageError(
+            f"{text!r} is no time. Write how long ago, as 2h or 3d, a date, as 2026-11-30T10:00Z, "
+            "or Unix seconds."
+        ) from error
 
 
 def format_duration(seconds: float | None) -> str:

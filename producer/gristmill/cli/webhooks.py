@@ -22,7 +22,7 @@ from gristmill.cli.output import (
 from gristmill.cli.service import BaseUrl, Profile, Yes, confirm, service
 
 app = typer.Typer(
-    help="Webhook endpoints: create, list, get, test, delete.",
+    help="Webhook endpoints: create, list, get, test, replay, delete.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -105,6 +105,64 @@ def test(
     with service(base_url, profile, debug=debug) as client:
         answered = client.webhooks.test(endpoint_id, event_type=event)
         typer.echo(f"The receiver answered {answered.status_code}.")
+
+
+@app.command()
+def replay(
+    event_id: Annotated[
+        str | None, typer.Argument(metavar="[EVENT]", help="One event, by its id.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="As 2h (ago), 2026-11-30T10:00Z or seconds."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Likewise; default: now.")
+    ] = None,
+    endpoint_id: Annotated[
+        str | None, typer.Option("--endpoint", metavar="ENDPOINT", help="Only to this one.")
+    ] = None,
+    events: Annotated[
+        list[str] | None,
+        typer.Option("--event", metavar="TYPE", help="May be repeated; default: all."),
+    ] = None,
+    undelivered: Annotated[
+        bool, typer.Option("--undelivered", help="Not what has arrived there once.")
+    ] = False,
+    base_url: BaseUrl = None,
+    profile: Profile = None,
+    debug: options.Debug = False,
+) -> None:
+    """Tell again what happened: one event, or all from --since to --until, the oldest first.
+
+    As after an outage of the receiver. Each has its id of the first time.
+    """
+    with service(base_url, profile, debug=debug) as client:
+        import time
+
+        from gristmill.errors import UsageError
+        from gristmill.values import counted, parse_moment
+
+        if (event_id is None) == (since is None):
+            raise UsageError("Say what: the id of an event, or --since TIME for all since then.")
+        if event_id is not None:
+            if until or endpoint_id or events or undelivered:
+                raise UsageError("--until, --endpoint, --event, --undelivered go with --since.")
+            told = client.webhooks.events.replay(event_id)
+            typer.echo(
+                f"1 event is sent again to {counted(len(told.deliveries or ()), 'endpoint')}."
+            )
+            return
+        now = time.time()
+        done = client.webhooks.events.replay_between(
+            parse_moment(since or "", now=now),
+            None if until is None else parse_moment(until, now=now),
+            event_types=events,
+            webhook_endpoint_id=endpoint_id,
+            undelivered_only=undelivered,
+        )
+        sent = counted(done.num_deliveries, "time")
+        typer.echo(f"{counted(done.num_events, 'event')}, sent again {sent}.")
 
 
 @app.command()

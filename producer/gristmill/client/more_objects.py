@@ -181,6 +181,18 @@ class WebhookEvent(APIObject):
     deliveries: list[WebhookDelivery] | None = None
 
 
+class WebhookReplay(APIObject):
+    """What was told again, of the events from `since` to just before `until` (Unix seconds)."""
+
+    object: str = "webhook_replay"
+    since: int
+    until: int
+    num_events: int = 0
+    num_deliveries: int = 0
+    last_id: str | None = None
+    has_more: bool = False
+
+
 class WebhookEventTypes(APIObject):
     object: str = "list"
     data: list[str] = Field(default_factory=list)

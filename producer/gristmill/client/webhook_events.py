@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Unpack
 
 from gristmill.client.calls import Caller
 from gristmill.client.drive import AsyncDriver, SyncDriver
 from gristmill.client.files import checked_id
-from gristmill.client.more_objects import WebhookEvent, WebhookEventTypes
+from gristmill.client.more_objects import WebhookEvent, WebhookEventTypes, WebhookReplay
 from gristmill.client.objects import PageContent
 from gristmill.client.options import CallOptions
 from gristmill.client.pages import AsyncPaginator, SyncPage
@@ -27,6 +28,24 @@ class EventCalls:
     def replay(self, event_id: str, call: CallOptions) -> Steps[WebhookEvent]:
         path = f"/webhook_events/{checked_id(event_id)}/replay"
         return self.caller.one(WebhookEvent, self.caller.request("POST", path, body={}, call=call))
+
+    def replay_between(
+        self, asked: Mapping[str, object], call: CallOptions
+    ) -> Steps[WebhookReplay]:
+        """By as many calls as it takes; the sums of all of them."""
+        body = {name: value for name, value in asked.items() if value is not None}
+        num_events = num_deliveries = 0
+        while True:
+            path = "/webhook_events/replay"
+            request = self.caller.request("POST", path, body=body, call=call)
+            found = yield from self.caller.one(WebhookReplay, request)
+            num_events += found.num_events
+            num_deliveries += found.num_deliveries
+            if not found.has_more:
+                break
+            body |= {"until": found.until, "after": found.last_id}
+        found.num_events, found.num_deliveries = num_events, num_deliveries
+        return found
 
     def list(
         self, query: Mapping[str, object], call: CallOptions
@@ -78,6 +97,30 @@ class WebhookEvents:
         """Send it again, under the same id, to all who listen to such events."""
         return self._driver.run(self._calls.replay(event_id, options))
 
+    def replay_between(
+        self,
+        since: float | datetime,
+        until: float | datetime | None = None,
+        *,
+        event_types: Sequence[str] | None = None,
+        webhook_endpoint_id: str | None = None,
+        undelivered_only: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> WebhookReplay:
+        """Tell again what happened in a span of time, as after an outage of the receiver.
+
+        From `since` to just before `until` (default: now), to all who listen or to one endpoint.
+        With `undelivered_only` what has arrived there once is left out.
+        """
+        asked = {
+            "since": _unix(since),
+            "until": None if until is None else _unix(until),
+            "event_types": None if event_types is None else [*event_types],
+            "webhook_endpoint_id": webhook_endpoint_id,
+            "undelivered_only": undelivered_only,
+        }
+        return self._driver.run(self._calls.replay_between(asked, options))
+
     def list(
         self,
         *,
@@ -102,6 +145,25 @@ class AsyncWebhookEvents:
     async def replay(self, event_id: str, **options: Unpack[CallOptions]) -> WebhookEvent:
         return await self._driver.run(self._calls.replay(event_id, options))
 
+    async def replay_between(
+        self,
+        since: float | datetime,
+        until: float | datetime | None = None,
+        *,
+        event_types: Sequence[str] | None = None,
+        webhook_endpoint_id: str | None = None,
+        undelivered_only: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> WebhookReplay:
+        asked = {
+            "since": _unix(since),
+            "until": None if until is None else _unix(until),
+            "event_types": None if event_types is None else [*event_types],
+            "webhook_endpoint_id": webhook_endpoint_id,
+            "undelivered_only": undelivered_only,
+        }
+        return await self._driver.run(self._calls.replay_between(asked, options))
+
     def list(
         self,
         *,
@@ -112,3 +174,8 @@ class AsyncWebhookEvents:
     ) -> AsyncPaginator[WebhookEvent]:
         query = {"batch_id": batch_id, "after": after, "limit": limit}
         return AsyncPaginator(self._calls.list(query, options), self._driver)
+
+
+def _unix(moment: float | datetime) -> int:
+    """A time without a zone is that of this machine."""
+    return int(moment.timestamp() if isinstance(moment, datetime) else moment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -111,6 +112,43 @@ def test_the_command_line_rotates_and_revokes_keys(house: House) -> None:
     assert revoked[0] == 0 and again[0] == 2
     assert access.find(old) is None and access.find(new) is None
     assert run("rotate", "gm_nobody")[0] == 2
+
+
+def test_the_command_line_makes_keys_over_the_api_with_a_key_that_may(house: House) -> None:
+    environ = {
+        "GRISTMILL_BASE_URL": f"{house.service.url}/v1",
+        "GRISTMILL_API_KEY": house.key("remote"),
+        "GRISTMILL_CONFIG": "none.toml",
+    }
+
+    def run(*arguments: str, code: int = 0, **more: str) -> str:
+        found = CliRunner(env=environ | more).invoke(gristmill, ["keys", *arguments])
+        assert found.exit_code == code, found.output
+        return found.output.strip()
+
+    made = json.loads(run("create", "--name", "ci", "--expires", "1d", "--json"))
+    new = run("rotate", made["key"], "--overlap", "1h")
+    new_id = new.split("_")[1]
+    listed = {line["id"]: line for line in map(json.loads, run("list").splitlines())}
+    table = run("ls", "--format", "table")
+    gone = run("revoke", new_id)
+    reader = run("create", "--scope", "batches:read")
+
+    assert re.fullmatch(r"gm_\w+", made["key"]) and re.fullmatch(r"gm_\w+", new)
+    assert listed[made["id"]]["name"] == listed[new_id]["name"] == "ci"
+    assert listed[made["id"]]["expires_at"] < made["expires_at"]
+    assert new_id in table and "live" in table and made["key"] not in table
+    assert gone == f"The key {new_id} is revoked."
+    assert new_id not in run("list", "-q", GRISTMILL_API_KEY=house.key("another"))
+    assert "lacks the scope" in run("list", code=5, GRISTMILL_API_KEY=reader)
+    assert "own tenant" in run("create", "--tenant", "x", code=2)
+    here = ("--data-dir", str(house.folder / "data"))
+    assert "one of them" in run("list", *here, "--profile", "x", code=2)
+    assert "is no key" in run("revoke", "0123456789ab", code=1)
+    # Where a ledger is named, it is the ledger: of all tenants.
+    assert {"remote", "another"} <= {
+        json.loads(line)["tenant"] for line in run("list", *here).splitlines()
+    }
 
 
 @pytest.mark.parametrize("depth", [17, 500])

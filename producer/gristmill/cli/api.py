@@ -49,7 +49,7 @@ def _serve(
         from gristmill.api.app import create_app
         from gristmill.api.context import Api
         from gristmill.api.server import HttpServer
-        from gristmill.cli.keys import pepper_of
+        from gristmill.cli.ledger_door import pepper_of
         from gristmill.control.webhook_vault import Vault, seal_all
         from gristmill.ledger.open import open_ledger
         from gristmill.prices import read_prices

@@ -1,23 +1,21 @@
-"""`gristmill keys`: makes, lists and revokes API keys, of any tenant, right in the ledger."""
+"""`gristmill keys`: API keys, over the API for one's own tenant, or right in the ledger for any."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gristmill.cli import options
 from gristmill.cli.failures import failures_reported
-from gristmill.errors import UsageError
+from gristmill.cli.ledger_door import DataDir, LedgerUrl
+from gristmill.cli.output import AsJson, Format, IdsOnly, Shape, print_table, shape_of, show_many
+from gristmill.cli.service import BaseUrl, Profile
 
 if TYPE_CHECKING:
-    from gristmill.ledger.ledger import Ledger
-    from gristmill.ledger.tenants import ApiKey
-    from gristmill.settings import Settings
+    from gristmill.client.objects import ApiKey
 
 app = typer.Typer(
     help="API keys: make, list, rotate, revoke.",
@@ -31,19 +29,10 @@ _SCOPE_HELP = (
     "default: all but the last two."
 )
 
-DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", metavar="DIR", help="The folder of `gristmill up`.")
-]
-LedgerUrl = Annotated[
+Tenant = Annotated[
     str | None,
-    typer.Option(
-        "--ledger",
-        metavar="URL",
-        envvar="GRISTMILL_LEDGER",
-        help="The ledger of a fleet; with GRISTMILL_KEY_PEPPER.",
-    ),
+    typer.Option("--tenant", metavar="NAME", help="Whose key it is, in the ledger. [default]"),
 ]
-Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose key it is.")]
 OneTenant = Annotated[
     str | None, typer.Option("--tenant", metavar="NAME", help="Only the keys of this one.")
 ]
@@ -62,63 +51,56 @@ Expires = Annotated[
 def create(
     data_dir: DataDir = None,
     ledger_url: LedgerUrl = None,
-    tenant: Tenant = "default",
+    tenant: Tenant = None,
     name: Name = "",
     scopes: Scopes = None,
     expires: Expires = None,
+    as_json: AsJson = False,
+    base_url: BaseUrl = None,
+    profile: Profile = None,
     debug: options.Debug = False,
 ) -> None:
-    """Make a key and print it. It is shown only now."""
-    from gristmill.values import parse_duration
+    """Make a key and print it. It is shown only now.
 
-    with failures_reported(debug=debug), opened_ledger(data_dir, ledger_url) as (ledger, pepper):
-        from gristmill.api.access import DEFAULT_SCOPES, Access, Scope
-        from gristmill.cli.audited import record_command
+    Over the API (by default, as other commands) with a key that has the scope `admin`; with
+    --data-dir or --ledger right in the ledger, for any tenant.
+    """
+    with failures_reported(debug=debug):
+        from gristmill.cli.key_rings import opened_ring
+        from gristmill.values import parse_duration
 
-        wrong = set(scopes or ()) - set(Scope)
-        if wrong:
-            raise UsageError(f"{min(wrong)!r} is no scope. There are: {', '.join(Scope)}.")
-        _check_tenant(tenant)
-        expires_at = None
-        if expires is not None:
-            expires_at = int(time.time() + parse_duration(expires))
-        text, key = Access(ledger, pepper=pepper).make_key(
-            tenant,
-            name=name,
-            scopes=tuple(dict.fromkeys(scopes or DEFAULT_SCOPES)),
-            expires_at=expires_at,
-        )
-        record_command(ledger, tenant, "keys create", key.id)
-        typer.echo(text)
+        lifetime_s = None if expires is None else parse_duration(expires)
+        with opened_ring(data_dir, ledger_url, base_url, profile) as ring:
+            made = ring.create(
+                tenant=tenant, name=name, scopes=tuple(scopes or ()), lifetime_s=lifetime_s
+            )
+            _print_new(made, as_json=as_json)
 
 
 @app.command(name="list")
+@app.command(name="ls", hidden=True)
 def list_(
     data_dir: DataDir = None,
     ledger_url: LedgerUrl = None,
     tenant: OneTenant = None,
+    base_url: BaseUrl = None,
+    profile: Profile = None,
+    format: Format = None,
+    as_json: AsJson = False,
+    quiet: IdsOnly = False,
     debug: options.Debug = False,
 ) -> None:
     """Show all keys, the newest first, without their secrets."""
-    with failures_reported(debug=debug), opened_ledger(data_dir, ledger_url) as (ledger, _):
-        from gristmill.ledger import tenants
+    with failures_reported(debug=debug):
+        from gristmill.cli.key_rings import opened_ring
 
-        row = "{:12}  {:16}  {:5}  {:17}  {}  {}"
-        typer.echo(row.format("id", "tenant", "state", "last used", "scopes", "name").rstrip())
-        after_id: str | None = None
-        while True:
-            with ledger.read() as conn:
-                page = tenants.list_keys(conn, tenant, limit=100, after_id=after_id)
-            assert page is not None, "keys are never deleted"
-            for key in page.items:
-                state = "live" if key.is_live(time.time()) else "ended"
-                used = moment(key.last_used_at)
-                scopes = ",".join(key.scopes)
-                line = row.format(key.id, key.tenant_id, state, used, scopes, key.name)
-                typer.echo(line.rstrip())
-                after_id = key.id
-            if not page.has_more:
-                return
+        shape = shape_of(format, as_json=as_json, quiet=quiet)
+        with opened_ring(data_dir, ledger_url, base_url, profile) as ring:
+            if shape is Shape.TABLE:
+                headings = ["id", "tenant", "state", "last used", "scopes", "name"]
+                print_table(headings, [_row(key) for key in ring.list(tenant)])
+            else:
+                show_many(ring.list(tenant), {}, shape)
 
 
 @app.command()
@@ -127,25 +109,19 @@ def rotate(
     data_dir: DataDir = None,
     ledger_url: LedgerUrl = None,
     overlap: Overlap = "24h",
+    as_json: AsJson = False,
+    base_url: BaseUrl = None,
+    profile: Profile = None,
     debug: options.Debug = False,
 ) -> None:
     """Print a new key with the name and scopes of this one, which ends after the overlap."""
-    from gristmill.values import parse_duration
+    with failures_reported(debug=debug):
+        from gristmill.cli.key_rings import opened_ring
+        from gristmill.values import parse_duration
 
-    with failures_reported(debug=debug), opened_ledger(data_dir, ledger_url) as (ledger, pepper):
-        from gristmill.api.access import Access
-        from gristmill.cli.audited import record_command
-
-        key = _find_key(ledger, key_id)
-        if not key.is_live(time.time()):
-            raise UsageError(
-                f"The key {key.id} has ended. `gristmill keys create` makes a new one."
-            )
-        text, new = Access(ledger, pepper=pepper).replace_key(
-            key, overlap_s=int(parse_duration(overlap)), expires_at=None
-        )
-        record_command(ledger, key.tenant_id, "keys rotate", key.id, made=new.id)
-        typer.echo(text)
+        overlap_s = int(parse_duration(overlap))
+        with opened_ring(data_dir, ledger_url, base_url, profile) as ring:
+            _print_new(ring.rotate(key_id, overlap_s=overlap_s), as_json=as_json)
 
 
 @app.command()
@@ -153,73 +129,33 @@ def revoke(
     key_id: KeyId,
     data_dir: DataDir = None,
     ledger_url: LedgerUrl = None,
+    base_url: BaseUrl = None,
+    profile: Profile = None,
     debug: options.Debug = False,
 ) -> None:
     """Let a key end now: within seconds it is refused everywhere."""
-    with failures_reported(debug=debug), opened_ledger(data_dir, ledger_url) as (ledger, _):
-        from gristmill.cli.audited import record_command
-        from gristmill.ledger import tenants
+    with failures_reported(debug=debug):
+        from gristmill.cli.key_rings import opened_ring
 
-        key = _find_key(ledger, key_id)
-        with ledger.write() as conn:
-            tenants.revoke_key(conn, key.tenant_id, key.id, now=int(time.time()))
-        record_command(ledger, key.tenant_id, "keys revoke", key.id)
-        typer.echo(f"The key {key.id} of {key.tenant_id} is revoked.")
-
-
-def pepper_of(settings: Settings) -> bytes:
-    """The setting's. Raises UsageError where it is not set."""
-    if settings.key_pepper is None:
-        raise UsageError(
-            "GRISTMILL_KEY_PEPPER is not set. API keys are hashed under it: set a secret of at "
-            "least 16 characters, the same for all processes of the API, and keep it."
-        )
-    return settings.key_pepper.get_secret_value().encode()
-
-
-def _find_key(ledger: Ledger, key_id: str) -> ApiKey:
-    """By its id, or by the whole key. Raises UsageError."""
-    from gristmill.ledger import tenants
-
-    with ledger.read() as conn:
-        key = tenants.find_key(conn, key_id.removeprefix("gm_").partition("_")[0])
-    if key is None:
-        raise UsageError(f"There is no key {key_id[:20]!r}. `gristmill keys list` shows all.")
-    return key
-
-
-@contextmanager
-def opened_ledger(data_dir: Path | None, ledger_url: str | None) -> Iterator[tuple[Ledger, bytes]]:
-    """Ledger and pepper of a service, on one machine or of a fleet. Raises UsageError."""
-    from gristmill.cli.needs import server_needed
-    from gristmill.cli.settings_from import settings_from
-
-    with server_needed():
-        from gristmill.ledger.open import open_ledger
-        from gristmill.local.data_folder import open_keys
-    if data_dir is not None:
-        ledger, pepper = open_keys(data_dir)
-    elif ledger_url is not None:
-        pepper = pepper_of(settings_from())
-        ledger = open_ledger(ledger_url)
-    else:
-        raise UsageError("Say which: --data-dir DIR of `gristmill up`, or --ledger URL of a fleet.")
-    try:
-        yield ledger, pepper
-    finally:
-        ledger.close()
-
-
-def _check_tenant(tenant: str) -> None:
-    """It becomes a part of each key in the store."""
-    import re
-
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", tenant):
-        raise UsageError(
-            f"{tenant[:80]!r} is no name of a tenant: write 1 to 64 letters, digits, '_' and '-'."
-        )
+        with opened_ring(data_dir, ledger_url, base_url, profile) as ring:
+            gone = ring.revoke(key_id)
+        tenant = getattr(gone, "tenant", None)
+        typer.echo(f"The key {gone.id}{f' of {tenant}' if tenant else ''} is revoked.")
 
 
 def moment(at: int | None) -> str:
     """As 2026-11-30 10:15Z; `never` for None."""
     return "never" if at is None else time.strftime("%Y-%m-%d %H:%MZ", time.gmtime(at))
+
+
+def _print_new(key: ApiKey, *, as_json: bool) -> None:
+    """The text of a key, which is nowhere kept."""
+    typer.echo(json.dumps(key.to_dict(), ensure_ascii=False) if as_json else key.key)
+
+
+def _row(key: ApiKey) -> list[str]:
+    is_over = key.revoked_at is not None or (
+        key.expires_at is not None and key.expires_at <= time.time()
+    )
+    state, tenant = "ended" if is_over else "live", getattr(key, "tenant", None) or "own"
+    return [key.id, tenant, state, moment(key.last_used_at), ",".join(key.scopes), key.name]

@@ -9,7 +9,8 @@ import typer
 
 from gristmill.cli import options
 from gristmill.cli.failures import failures_reported
-from gristmill.cli.keys import DataDir, LedgerUrl, moment, opened_ledger
+from gristmill.cli.keys import moment
+from gristmill.cli.ledger_door import DataDir, LedgerUrl, opened_ledger
 from gristmill.errors import UsageError
 
 app = typer.Typer(

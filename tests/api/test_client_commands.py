@@ -155,6 +155,8 @@ def test_objects_are_listed_and_shown_in_each_shape(run: Run, tmp_path: Path) ->
     assert table[1].startswith(f"{batch_id}  completed") and len(table) == 2
     piped = run("submit", "-", "--model", "M", "-q", input='{"prompt": "x"}\n').stdout.strip()
     assert {batch_id, piped} <= {*run("batches", "list", "-q", "--all").stdout.split()}
+    newest, *older = run("batches", "list", "-q", "--all").stdout.split()
+    assert newest == piped and run("batches", "ls", "-q", "--after", newest).stdout.split() == older
     assert document(run("batches", "get", batch_id))["id"] == batch_id
     assert document(run("batches", "list", "--json"))["object"] == "list"
     assert run("batches", "results", batch_id).stdout.count("\n") == 3

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
 
 #: Each of them runs code that somebody else wrote, or can be made to.
 FORBIDDEN = {
@@ -75,3 +77,15 @@ def test_a_model_never_brings_code_of_its_own() -> None:
     for where, name, keywords in loads:
         trusts = keywords.get("trust_remote_code")
         assert isinstance(trusts, ast.Constant) and trusts.value is False, (where, name)
+
+
+def test_each_line_of_the_checklist_has_a_test_that_exists_or_a_reason() -> None:
+    table = (TESTS / "security.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([^|]+?) \| ([^|]+) \|$", table, re.MULTILINE)[1:]
+    source = "\n".join(path.read_text("utf-8") for path in TESTS.rglob("test_*.py"))
+    existing = set(re.findall(r"def (test_\w+)", source))
+
+    named = [set(re.findall(r"`(test_\w+)`", row)) for _, row in rows]
+    assert len(rows) == 22 and set.union(*named) - existing == set()
+    without = [row for (_, row), tests in zip(rows, named, strict=True) if not tests]
+    assert len(without) == 1 and without[0].startswith("no test here:")

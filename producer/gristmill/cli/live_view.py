@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gristmill.cli.fleet_sight import FleetSight
 from gristmill.cli.follow import state_facts
 from gristmill.client.errors import APIStatusError, WaitTimeout
 from gristmill.client.progress import Pace
@@ -49,7 +50,7 @@ def follow(
 
     console = Console()
     handle = client.handle(*batch_ids)
-    pace, sample = Pace(), Sample()
+    pace, sample, fleet = Pace(), Sample(), FleetSight()
     give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
     printed: list[tuple[str, str]] = []
     is_live = console.is_terminal and not console.is_dumb_terminal
@@ -62,6 +63,9 @@ def follow(
                 with suppress(APIStatusError):
                     sample.read_on(client, part.id)
             facts = view_facts(state, pace, sample)
+            workers = fleet.told(client, (part.model for part in state.parts if part.model))
+            if workers and not state.has_ended:
+                facts.append(("workers", workers))
             if is_live:
                 live.update(_table(facts), refresh=True)
             elif facts != printed:

@@ -225,3 +225,14 @@ def test_ids_that_would_make_another_url_are_refused(stage, wrong):
     with pytest.raises(UsageError, match="is no id"):
         stage.client().batches.retrieve(wrong)
     assert stage.requests == []
+
+
+def test_a_call_may_have_a_timeout_of_its_own(stage):
+    stage.answers = [says(batch())]
+    client = stage.client(timeout=60.0)
+
+    client.batches.retrieve("batch_1", timeout=1.5)
+    client.batches.retrieve("batch_1")
+
+    own, usual = (request.extensions["timeout"] for request in stage.requests)
+    assert (own["read"], own["connect"], usual["read"], usual["connect"]) == (1.5, 1.5, 60.0, 5.0)

@@ -67,9 +67,9 @@ def list_workers(
     include_ended: bool = False,
 ) -> ListObject[WorkerObject]:
     """By id. Those that have ended are forgotten after a day, as are those that are lost."""
-    if after is not None and not is_id(after):
-        raise not_found("worker", after, param="after")
     with api.ledger.read() as conn:
+        if after is not None and not (is_id(after) and workers.is_known(conn, after)):
+            raise not_found("worker", after, param="after")
         found = workers.list_workers(
             conn, limit=limit + 1, after_id=after or "", with_ended=include_ended
         )

@@ -48,13 +48,18 @@ def put_beat(conn: Connection, beat: WorkerBeat, *, now: int) -> bool:
         update(workers).where(of_worker, workers.c.seq < beat.seq).values(**values)
     ).rowcount:
         return True
-    if conn.execute(select(workers.c.seq).where(of_worker)).first() is not None:
+    if is_known(conn, beat.worker_id):
         return False
     # Somebody else may be a moment faster; the next beat makes good for this one.
     with suppress(IntegrityError), conn.begin_nested():
         conn.execute(insert(workers).values(worker_id=beat.worker_id, first_heard_at=now, **values))
         return True
     return False
+
+
+def is_known(conn: Connection, worker_id: str) -> bool:
+    query = select(workers.c.seq).where(workers.c.worker_id == worker_id)
+    return conn.execute(query).first() is not None
 
 
 def list_workers(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from pathlib import Path
-from typing import Any
 
 from gristmill.api import health as api_health
 from gristmill.process.health import Health, HealthServer
@@ -30,8 +28,3 @@ def _process_routes() -> set[str]:
 
 
 PROCESS_ROUTES = _process_routes()
-
-
-def docker_health_path(dockerfile: Path) -> Any:
-    """What HEALTHCHECK of an image asks for."""
-    return dockerfile.read_text("utf-8").split("http://127.0.0.1:8000")[1].split('"')[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,11 +47,16 @@ def _helm() -> Any:
     )
 
 
-def render(values: Mapping[str, Any]) -> Manifests:
+def render(values: Mapping[str, Any], chart: Path = CHART) -> Manifests:
     """Raises what Helm raises."""
-    found = _helm().Chart.load(str(CHART)).render(dict(values), name=RELEASE)
+    found = _helm().Chart.load(str(chart)).render(dict(values), name=RELEASE)
     texts = [text for path, text in found.items() if path.endswith(".yaml")]
     return Manifests("\n---\n".join(texts))
+
+
+def package(folder: Path) -> Path:
+    """The chart as the archive that is handed out."""
+    return Path(_helm().Chart.load(str(CHART)).save(str(folder)))
 
 
 def render_error(values: Mapping[str, Any]) -> str:

@@ -122,6 +122,16 @@ def test_its_arguments_are_explained(path: Path) -> None:
             assert re.search(rf"^#   {rest.split('=')[0]} ", head, re.M), rest
 
 
+@by_name
+def test_the_health_check_asks_a_route_that_every_process_answers(path: Path) -> None:
+    from health_routes import API_ROUTES, PROCESS_ROUTES
+
+    _, last = stages(path)
+    asked = re.search(r"http://127\.0\.0\.1:8000(/\w+)", dict(last)["HEALTHCHECK"])
+
+    assert asked and asked[1] in API_ROUTES & PROCESS_ROUTES
+
+
 @pytest.mark.parametrize("status", [200, 503])
 def test_the_health_check_tells_well_from_unwell(status: int) -> None:
     class Handler(BaseHTTPRequestHandler):

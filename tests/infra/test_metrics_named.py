@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from expressions import SAMPLES, grouping_labels_of, labels_of, selectors_of, words_of
-from places import CHART, DASHBOARDS, INFRA, RULES, read_json, read_yaml
+from places import DASHBOARDS, INFRA, RULES, read_json, read_yaml
+from scaling import SCALING
 
 from gristmill.metrics import METRICS
 
@@ -32,17 +33,6 @@ SHOWN = {
     for panel in panels(path)
     for target in panel["targets"]
 }
-SCALING = re.sub(
-    r"{{.*?}}",
-    '"m"',
-    " ".join(
-        re.findall(
-            r"query: >-\n(.*?)\n    threshold",
-            (CHART / "templates/_triggers.tpl").read_text("utf-8"),
-            re.S,
-        )
-    ),
-)
 EXPRESSIONS = {
     **SHOWN,
     **RECORDED,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from places import COMPOSE, DASHBOARDS, DOCKERFILES, ENV, INFRA, OVERLAYS, ROOT, RULES
+from scaling import SCALING
 from tools import assert_clean, find_tool, run_tool
 
 pytestmark = pytest.mark.slow
@@ -99,6 +100,49 @@ def test_each_alert_fires_when_it_should_and_only_then() -> None:
     promtool = find_tool("promtool", "Debian: prometheus")
 
     assert_clean(run_tool([promtool, "test", "rules", INFRA / "prometheus/tests/alerts.yaml"]))
+
+
+def test_autoscaling_counts_what_one_worker_would_need_and_zero_only_where_it_is_known(
+    tmp_path: Path,
+) -> None:
+    import yaml
+
+    promtool = find_tool("promtool", "Debian: prometheus")
+    alive = {"series": 'gristmill_build_info{process="control"}', "values": "1x10"}
+
+    def backlog(lane: str, instance: str, seconds: int) -> dict[str, str]:
+        labels = f'model="m",lane="{lane}",instance="{instance}"'
+        series = f"gristmill_backlog_worker_seconds{{{labels}}}"
+        return {"series": series, "values": f"{seconds}x10"}
+
+    two_lanes_told_twice = [
+        backlog(lane, instance, seconds)
+        for lane, seconds in (("bulk", 1000), ("pool-8k", 200))
+        for instance in ("a", "b")
+    ]
+    cases: list[tuple[list[dict[str, str]], list[int]]] = [
+        ([alive, *two_lanes_told_twice], [1200]),
+        ([alive], [0]),
+        ([], []),
+    ]
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": series,
+            "promql_expr_test": [
+                {
+                    "expr": SCALING,
+                    "eval_time": "5m",
+                    "exp_samples": [{"labels": "{}", "value": value} for value in values],
+                }
+            ],
+        }
+        for series, values in cases
+    ]
+    path = tmp_path / "tests.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [], "tests": tests}))
+
+    assert_clean(run_tool([promtool, "test", "rules", path]))
 
 
 def test_promtool_takes_each_expression_of_a_dashboard(tmp_path: Path) -> None:

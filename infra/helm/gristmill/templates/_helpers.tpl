@@ -51,7 +51,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 {{- end }}
 {{- if $values.aws.region }}
-- name: AWS_REGION
+- name: AWS_DEFAULT_REGION
   value: {{ $values.aws.region | quote }}
 {{- end }}
 {{- with index $values.aws.secrets .component }}

@@ -1,0 +1,82 @@
+"""The chart as Helm renders it, for one value or another, and what it refuses with which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import RULES, deep_merge, read_yaml
+from refused import REFUSED
+from rendered import LEAST, package, render, render_error
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_settings_of_a_component_win_and_large_numbers_stay_whole() -> None:
+    values = {
+        "settings": {"GRISTMILL_MAX_FILE_BYTES": 8589934592, "GRISTMILL_LEASE_S": 90.5},
+        "api": {"settings": {"GRISTMILL_LEASE_S": 60, "GRISTMILL_DRAFTS": False}},
+        "environment": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"},
+    }
+    pods = render(deep_merge(LEAST, values)).pods
+    environ = {
+        component: {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}
+        for component, pod in pods.items()
+    }
+
+    assert environ["api"]["GRISTMILL_MAX_FILE_BYTES"] == "8589934592"
+    assert environ["api"]["GRISTMILL_LEASE_S"] == "60"
+    assert environ["api"]["GRISTMILL_DRAFTS"] == "false"
+    assert environ["worker"]["GRISTMILL_LEASE_S"] == "90.5"
+    assert environ["worker"]["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4318"
+
+
+def test_a_second_model_is_a_release_of_workers_and_control() -> None:
+    values = {"api": {"enabled": False}, "control": {"migrate": False}}
+    manifests = render(deep_merge(LEAST, values))
+
+    assert set(manifests.pods) == {"control", "worker"}
+    assert not manifests.of("Service") and not manifests.of("Job")
+    assert len(manifests.of("NetworkPolicy")) == 2
+
+
+def test_an_image_may_be_named_by_its_digest() -> None:
+    digest = "sha256:" + "0" * 64
+    image = {"image": {"worker": {"repository": "r/w", "tag": "t", "digest": digest}}}
+    (container,) = render(deep_merge(LEAST, image)).pods["worker"]["spec"]["containers"]
+
+    assert container["image"] == f"r/w@{digest}"
+
+
+def test_the_archive_of_the_chart_has_the_rules_with_it(tmp_path: Path) -> None:
+    values = deep_merge(LEAST, {"monitoring": {"prometheusRule": {"enabled": True}}})
+    (ours,) = render(values).of("PrometheusRule")
+    (packed,) = render(values, package(tmp_path)).of("PrometheusRule")
+
+    groups = [group for path in reversed(RULES) for group in read_yaml(path)["groups"]]
+    assert ours == packed
+    assert packed["spec"]["groups"] == groups
+
+
+@pytest.mark.parametrize(("values", "place"), REFUSED)
+def test_helm_refuses_what_the_schema_refuses(values: dict[str, Any], place: str) -> None:
+    error = render_error(values)
+
+    assert "values don't meet the specifications of the schema" in error
+    assert place.split(".")[-1] in error
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"model": {"path": ""}}, "model.path: the folder of the model"),
+        ({"store": {"url": ""}}, "store.url: where files and results lie"),
+        ({"worker": {"kind": "job", "scaling": {"trigger": "none"}}}, "which KEDA starts"),
+        ({"worker": {"scaling": {"trigger": "redis"}}}, "worker.scaling.redis.address"),
+        ({"worker": {"scaling": {"trigger": "sqs"}}}, "worker.scaling.sqs.queueUrl"),
+        ({"api": {"ingress": {"enabled": True}}}, "api.ingress.host"),
+    ],
+)
+def test_what_is_missing_is_named(values: dict[str, Any], words: str) -> None:
+    assert words in render_error(values)

@@ -39,6 +39,7 @@ __all__ = [
     "fleet_of",
     "is_able",
     "is_of_model",
+    "is_served",
     "route",
     "taken_row_tokens",
 ]
@@ -150,14 +151,28 @@ def route(needs: Needs, fleet: Fleet, load: Load, *, now: float) -> Route:
     lane = min(finish, key=lambda name: (finish[name] + handicap[name], name != BULK_LANE, name))
     others = [at for name, at in finish.items() if name != lane]
     lead_s = min(others) - finish[lane] if others else float("inf")
-    return ToLane(lane, now + finish[lane], lead_s, row_tokens)
+    return ToLane(lane, now + work.bulk_wait_s + finish[lane], lead_s, row_tokens)
 
 
 def taken_row_tokens(needs: Needs, fleet: Fleet) -> int:
-    """What a worker must take to run it: its longest row, or the most that is known if that is
-    less. 0 while nobody is known that could."""
-    reach = (known.max_row_tokens for known in fleet.known if is_able(known.pool, needs))
-    return min(needs.max_row_tokens, max(reach, default=0))
+    """What a worker must take to run it: its longest row, or the most that anybody known takes if
+    that is less and its prompts fit. 0 while nobody is known."""
+    able = (known.max_row_tokens for known in fleet.known if is_able(known.pool, needs))
+    reach = max(able, default=0)
+    return max(min(needs.max_row_tokens, reach), needs.least_row_tokens if reach else 0)
+
+
+def is_served(needs: Needs, fleet: Fleet, lane: str) -> bool:
+    """Whether anybody who takes work from a Lane can run what was sent there."""
+    if not fleet.pools:
+        return lane == BULK_LANE
+    row_tokens = taken_row_tokens(needs, fleet)
+    return any(
+        is_able(pool.pool, needs)
+        and pool.max_row_tokens >= row_tokens
+        and (pool.takes_bulk if lane == BULK_LANE else pool.lane == lane)
+        for pool in fleet.pools
+    )
 
 
 class _Work:
@@ -182,26 +197,31 @@ class _Work:
             for p in fleet.pools
         }
         in_bulk = load.sent_tokens.get(BULK_LANE, 0.0)
-        self._bulk_wait_s = in_bulk / (sum(self._rate[p.lane] for p in self.listeners) or 1.0)
+        #: What listeners still have to do of the mixed Lane, which is the same for all Lanes.
+        self.bulk_wait_s = in_bulk / (sum(self._rate[p.lane] for p in self.listeners) or 1.0)
         of_model = sum(self._rate[lane] for lane in found)
         #: Until all that waits has been sent: then it would be the Shard's turn.
         self._turn_s = load.waiting_tokens / (of_model or 1.0)
 
     def finish_s(self, pool: PoolNow) -> float:
-        """On the Lane of a pool."""
+        """On the Lane of a pool, apart from `bulk_wait_s`."""
         return self._ahead_s(pool) + self._wait_s(pool.lane) + self._time_s[pool.lane]
 
     def finish_of_bulk_s(self) -> float:
-        """On the mixed Lane, where the first that is free takes it, who may be the slowest."""
+        """On the mixed Lane, where the first that is free takes it, who may be the slowest.
+
+        Apart from `bulk_wait_s`. While its window is full nobody who listens there is idle, so that
+        nothing is won by going past it.
+        """
         ahead_s = min(self._ahead_s(pool) for pool in self.listeners)
         slowest_s = max(self._time_s[pool.lane] for pool in self.listeners)
-        return ahead_s + self._wait_s(BULK_LANE) + slowest_s
+        return ahead_s + slowest_s
 
     def _ahead_s(self, pool: PoolNow) -> float:
         return self._load.sent_tokens.get(pool.lane, 0.0) / self._rate[pool.lane]
 
     def _wait_s(self, lane: str) -> float:
-        return self._bulk_wait_s + (self._turn_s if lane in self._load.full else 0.0)
+        return self._turn_s if lane in self._load.full else 0.0
 
 
 def _is_loading(model: ModelPin, fleet: Fleet) -> bool:

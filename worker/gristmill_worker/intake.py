@@ -15,6 +15,7 @@ from typing import Self
 from gristmill import crash_points
 from gristmill.compute import WorkerConfig
 from gristmill.errors import GristmillError
+from gristmill.fleet import WorkerCard
 from gristmill.queues.base import Lease, Queue
 from gristmill.stores.base import Store
 from gristmill.stores.keys import segment_key
@@ -46,6 +47,7 @@ class Intake:
         config: WorkerConfig,
         *,
         lanes: Lanes,
+        card: WorkerCard,
         leases: LeaseKeeper,
         outbox: Outbox,
         max_rows: int,
@@ -59,7 +61,7 @@ class Intake:
         self._lanes = lanes
         self._leases = leases
         self._outbox = outbox
-        self._reader = ShardReader(queue, store, config.pin, outbox)
+        self._reader = ShardReader(queue, store, outbox, card, is_sole=config.is_sole)
         self._max_rows = max_rows
         self._max_tokens = max_tokens
         self._monotonic = monotonic

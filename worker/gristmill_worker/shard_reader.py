@@ -6,6 +6,8 @@ import logging
 from collections.abc import Container
 
 from gristmill.errors import CorruptDocument, KeyNotFound, UnsupportedFormat
+from gristmill.fleet import WorkerCard
+from gristmill.needs import needs_of, needs_together
 from gristmill.queues.base import Lease, Queue
 from gristmill.stores.base import Store
 from gristmill.stores.keys import shard_key, stop_key
@@ -30,13 +32,17 @@ def is_same_model(a: ModelPin, b: ModelPin) -> bool:
 
 
 class ShardReader:
-    """Reads Shards for one model; all that is not for this Worker it deals with itself."""
+    """Reads Shards for one Worker; all that is not for it, it deals with itself."""
 
-    def __init__(self, queue: Queue, store: Store, pin: ModelPin, outbox: Outbox) -> None:
+    def __init__(
+        self, queue: Queue, store: Store, outbox: Outbox, card: WorkerCard, *, is_sole: bool = False
+    ) -> None:
+        """`is_sole`: there is nobody else, so that nothing is left to others."""
         self._queue = queue
         self._store = store
-        self._pin = pin
+        self._card = card
         self._outbox = outbox
+        self._is_sole = is_sole
 
     def read(self, lease: Lease, under_way: Container[Names]) -> tuple[ShardPointer, Shard] | None:
         """None when the message has been dealt with: there is nothing to do, or not here."""
@@ -59,14 +65,35 @@ class ShardReader:
             log.info("shard is gone, its batch has ended message=%r", lease.body)
             self._queue.ack(lease)
             return None
-        if not is_same_model(shard.model, self._pin):
+        why_not = self._why_not(pointer, shard)
+        if why_not:
             log.warning(
-                "shard given back batch=%s shard=%d: it was made for %s, this worker holds %s",
-                *(shard.batch_id, shard.n, shard.model, self._pin),
+                "shard given back batch=%s shard=%d reason=%s", shard.batch_id, shard.n, why_not
             )
             self._queue.release(lease, self._queue.lease_s)
             return None
         return pointer, shard
+
+    def _why_not(self, pointer: ShardPointer, shard: Shard) -> str:
+        """Why this Worker leaves a Shard to others; empty if it does not.
+
+        It may have come to a Lane after the Router sent the Shard there. An answer that ended here
+        for want of room, and nowhere else, would be the wrong one.
+        """
+        card = self._card
+        if not is_same_model(shard.model, card.model):
+            return f"it was made for {shard.model}, this worker holds {card.model}"
+        if self._is_sole or not pointer.row_tokens:
+            return ""
+        if pointer.row_tokens > card.max_row_tokens:
+            return (
+                f"it has rows of {pointer.row_tokens} tokens, this worker takes "
+                f"{card.max_row_tokens}"
+            )
+        missing = needs_together(map(needs_of, shard.jobs)).features - set(card.features)
+        if card.features and missing:
+            return f"it asks for {', '.join(sorted(missing))}, which this worker cannot do"
+        return ""
 
     def has_ended(self, tenant_id: str, batch_id: str) -> bool:
         """Whether the batch was told to stop."""

@@ -72,6 +72,7 @@ class Worker:
             store,
             config,
             lanes=self._lanes,
+            card=self._announcer.card,
             leases=self.leases,
             outbox=self._outbox,
             max_rows=engine.max_num_seqs,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from gristmill.control.fleet_view import FleetView
 from gristmill.control.webhook_vault import Vault
 from gristmill.errors import UsageError
 from gristmill.ledger import batches
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.ledger import Ledger
+from gristmill.pools import Fleet
 from gristmill.prices import NO_PRICES, PriceTable
 from gristmill.queues.base import Queue
 from gristmill.settings import Settings
@@ -30,10 +32,16 @@ class Control:
     control_lane: str = CONTROL_LANE
     prices: PriceTable = NO_PRICES
     telemetry: Telemetry = NO_TELEMETRY
+    fleet_view: FleetView = field(default_factory=FleetView)
 
     @property
     def now(self) -> int:
         return int(self.clock())
+
+    @property
+    def fleet(self) -> Fleet:
+        """Who takes work just now, and who is known."""
+        return self.fleet_view.fleet(self.ledger, self.clock())
 
     @property
     def vault(self) -> Vault:

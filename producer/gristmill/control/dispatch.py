@@ -1,8 +1,12 @@
-"""Keeps a short window of work on each Lane; the backlog waits in the Ledger, not in the queue."""
+"""Keeps a short window of work on each Lane; the backlog waits in the Ledger, not in the queue.
+
+Whose turn it is, fair_share.py decides; to which Lane its next Shard goes, the Router (routes.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from sqlalchemy import Connection
@@ -17,13 +21,17 @@ from gristmill.control.fair_share import (
     find_urgent_until,
     is_hopeless,
 )
+from gristmill.control.observed import span_of, tell_sent, timed
 from gristmill.control.outlook import NO_SIGN_S
+from gristmill.control.routes import Routes, sendable
 from gristmill.ledger import paces, shards, turns
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.batches import NEVER
 from gristmill.ledger.shards import ShardRow
-from gristmill.ledger.turns import LaneState
+from gristmill.ledger.turns import LaneState, ModelKey
+from gristmill.pools import Fleet
 from gristmill.queues.base import BULK_LANE
+from gristmill.router import ToLane
 from gristmill.types import ShardPointer
 from gristmill.wire import encode_pointer
 
@@ -34,35 +42,67 @@ _LOOK_EVERY_S = 5
 _MAX_LEAD_S, _MAX_LEAD_SHARDS = 60.0, 2
 #: Batches in front that are looked at beyond those that fill the window: some are held back.
 _MORE_BATCHES = 16
+#: For so many workers that listen to a Lane one more Shard is kept waiting there.
+_LISTENERS_PER_SHARD = 16
+#: Shards that one transaction marks at most, so that others need not wait long for it.
+_MAX_SENT = 256
+
+_Sent = tuple[Batch, ShardRow, ToLane]
 
 
+@timed("dispatch")
 def dispatch(control: Control) -> int:
-    """Send the next Shards while the window has room; how many. Two at once are harmless."""
-    room = control.settings.dispatch_window_shards - control.queue.stats(BULK_LANE).visible
-    if room <= 0:
+    """Send the next Shards while the windows have room; how many. Two at once are harmless."""
+    fleet = control.fleet
+    room = {
+        lane: _window(control, fleet, lane) - control.queue.stats(lane).visible
+        for lane in fleet.lanes
+    }
+    if max(room.values()) <= 0:
         return 0
     with control.ledger.read() as conn:
-        if not turns.is_anything_waiting(conn):
+        if not turns.is_anything_waiting(conn, sendable(fleet)):
             return 0
+    left = control.fleet_view.tokens_left(control.ledger, control.clock())
     with control.ledger.write() as conn:
-        sent = list(_Round(control, conn, BULK_LANE, room).mark_next())
+        sent = list(_Round(control, conn, fleet, room, left).mark_next())
     # Marked first: what is lost between the two is rung by the sweep, nothing is sent twice.
-    for batch, shard in sent:
+    for batch, shard, to in sent:
         crash_points.at("sending", batch=batch.id, shard=shard.n)
-        ring(control, batch, shard)
+        ring(control, batch, shard, lane=to.lane, row_tokens=to.row_tokens)
         crash_points.at("sent", batch=batch.id, shard=shard.n)
+        tell_sent(control, batch, to.lane)
     return len(sent)
 
 
-class _Round:
-    """One transaction that fills the window of a Lane."""
+def _window(control: Control, fleet: Fleet, lane: str) -> int:
+    """Shards that are kept waiting on a Lane: more where many workers take from it."""
+    many = fleet.num_listeners(lane) // _LISTENERS_PER_SHARD
+    return max(control.settings.dispatch_window_shards, many)
 
-    def __init__(self, control: Control, conn: Connection, lane: str, room: int) -> None:
+
+class _Round:
+    """One transaction that fills the windows of all Lanes.
+
+    A tenant's share is of the whole fleet, so that turns are kept in one place (BULK_LANE).
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        conn: Connection,
+        fleet: Fleet,
+        room: Mapping[str, int],
+        left: Mapping[ModelKey, int],
+    ) -> None:
         self._control = control
         self._conn = conn
-        self._room = room
-        self._state = turns.hold_lane(conn, lane)
-        found = paces.list_paces(conn, lane)
+        self._state = turns.hold_lane(conn, BULK_LANE)
+        under_way = turns.list_under_way(conn)
+        self._routes = Routes(conn, fleet, room, control.clock(), under_way, left)
+        self._room = min(self._routes.num_free, _MAX_SENT)
+        self._only = sendable(fleet)
+        found = paces.list_paces(conn, BULK_LANE)
         #: By model, what its workers accomplish; none of those that nothing was heard of lately.
         self._speeds = {
             pace.model_name: pace.tokens_per_s
@@ -72,16 +112,19 @@ class _Round:
         # Those of old too: while all workers are away, nobody's lead is forgotten.
         all_tokens_per_s = sum(pace.tokens_per_s or 0.0 for pace in found)
         least_lead = _MAX_LEAD_SHARDS * control.settings.shard_max_tokens
+        of_tenants: Counter[str] = Counter()
+        for one in under_way:
+            of_tenants[one.tenant_id] += one.num_tokens
         self._turns = FairShare(
             self._state.level,
-            turns.list_tenants(conn, lane),
-            turns.tokens_under_way(conn),
+            turns.list_tenants(conn, BULK_LANE, self._only),
+            of_tenants,
             max_lead=max(least_lead, int(_MAX_LEAD_S * all_tokens_per_s)),
         )
         #: By tenant, what is to be sent next; read when it is its turn.
-        self._waiting: dict[str, Iterator[tuple[Batch, ShardRow]]] = {}
+        self._waiting: dict[str, Iterator[_Sent]] = {}
 
-    def mark_next(self) -> Iterator[tuple[Batch, ShardRow]]:
+    def mark_next(self) -> Iterator[_Sent]:
         """The Shards whose turn it is, marked as sent."""
         state = self._look_for_deadlines(self._state)
         urgent = self._mark_urgent(state.urgent_until)
@@ -96,7 +139,7 @@ class _Round:
                 num_urgent = 0
             if marked is None:
                 break
-            batch, shard = marked
+            batch, shard, _ = marked
             self._turns.charge(batch.tenant_id, shard.num_expected_tokens)
             yield marked
         turns.move_shares(self._conn, state.lane, self._turns.moved)
@@ -104,7 +147,7 @@ class _Round:
         if state != self._state:
             turns.save_lane(self._conn, state)
 
-    def _mark_in_turn(self) -> tuple[Batch, ShardRow] | None:
+    def _mark_in_turn(self) -> _Sent | None:
         """The next Shard of the tenant whose turn it is."""
         for tenant_id in self._turns.order():
             if tenant_id not in self._waiting:
@@ -119,15 +162,17 @@ class _Round:
         """Mostly the first one has Shards enough; the others are read when it has not."""
         seen: set[str] = set()
         for limit in (1, self._room + _MORE_BATCHES):
-            for batch in turns.list_next(self._conn, tenant_id, limit=limit):
+            for batch in turns.list_next(self._conn, tenant_id, limit=limit, only=self._only):
                 if batch.id not in seen:
                     seen.add(batch.id)
                     yield batch
 
-    def _mark_urgent(self, until: int | None) -> Iterator[tuple[Batch, ShardRow]]:
+    def _mark_urgent(self, until: int | None) -> Iterator[_Sent]:
         if until is None:
             return
-        found = turns.list_due_until(self._conn, until, limit=self._room + _MORE_BATCHES)
+        found = turns.list_due_until(
+            self._conn, until, limit=self._room + _MORE_BATCHES, only=self._only
+        )
         now = self._control.now
         yield from self._mark(
             batch
@@ -138,17 +183,17 @@ class _Round:
             )
         )
 
-    def _mark(self, found: Iterable[Batch]) -> Iterator[tuple[Batch, ShardRow]]:
+    def _mark(self, found: Iterable[Batch]) -> Iterator[_Sent]:
         """Shard by Shard, those of the first batch first."""
         now = self._control.now
         ring_at = now + int(self._control.settings.resend_after_s)
         for batch in found:
-            waiting = shards.list_waiting(self._conn, batch.tenant_id, batch.id, self._room)
-            for shard in waiting:
+            for shard, to in self._routes.next_of(batch):
                 if self._is_held_back(batch):
                     break
-                if shards.mark_sent(self._conn, shard, now=now, ring_at=ring_at):
-                    yield batch, shard
+                if shards.mark_sent(self._conn, shard, now=now, ring_at=ring_at, lane=to.lane):
+                    self._routes.take(batch, shard, to.lane)
+                    yield batch, shard, to
 
     def _is_held_back(self, batch: Batch) -> bool:
         """Whether the Shards under way are expected to use up the batch's budget."""
@@ -188,8 +233,12 @@ def _demand(batch: Batch) -> Demand:
     return Demand(batch.due_at, left)
 
 
-def ring(control: Control, batch: Batch, shard: ShardRow) -> None:
-    """Put the pointer of a Shard on its Lane."""
+def ring(
+    control: Control, batch: Batch, shard: ShardRow, *, lane: str = BULK_LANE, row_tokens: int = 0
+) -> None:
+    """Put the pointer of a Shard on its Lane, for a worker that takes rows of `row_tokens`."""
+    span = span_of(control, batch, "dispatch")
+    span.tell(shard=shard.n, lane=lane)
     pointer = ShardPointer(
         batch.tenant_id,
         batch.id,
@@ -198,15 +247,18 @@ def ring(control: Control, batch: Batch, shard: ShardRow) -> None:
         shard.num_jobs,
         shard.num_prompt_tokens,
         control.control_lane,
+        row_tokens=row_tokens,
+        traceparent=span.traceparent,
     )
-    control.queue.send(
-        BULK_LANE,
-        encode_pointer(pointer),
-        message_id=f"{batch.id}/{batch.run_id}/{shard.n}",
-        num_rows=shard.num_rows,
-        num_tokens=shard.num_prompt_tokens,
-        tenant_id=batch.tenant_id,
-    )
+    with span:
+        control.queue.send(
+            lane,
+            encode_pointer(pointer),
+            message_id=f"{batch.id}/{batch.run_id}/{shard.n}",
+            num_rows=shard.num_rows,
+            num_tokens=shard.num_prompt_tokens,
+            tenant_id=batch.tenant_id,
+        )
 
 
 def recall(control: Control, batch: Batch) -> None:

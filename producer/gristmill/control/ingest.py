@@ -24,6 +24,7 @@ from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import NewShard
 from gristmill.ledger.status import BatchStatus
 from gristmill.models import Model
+from gristmill.needs import class_of, needs_of, needs_together, size_class
 from gristmill.requests.prepare import Cursor, Refusal, Window, prepare
 from gristmill.requests.tokenise import Tokeniser
 from gristmill.settings import Settings
@@ -178,10 +179,7 @@ def _store_window(control: Control, batch: Batch, window: Window) -> bool:
             shard_key(batch.tenant_id, batch.id, batch.run_id, n), encode_shard(shard)
         )
         crash_points.at("shard-written", batch=batch.id, shard=n, rows=lambda of=jobs: _rows(of))
-        num_rows = sum(len(job.rows) for job in jobs)
-        num_prompt_tokens = shard.pointer.num_prompt_tokens
-        num_expected = sum(map(expected_tokens, jobs))
-        new.append(NewShard(n, len(jobs), num_rows, num_prompt_tokens, num_expected))
+        new.append(new_shard(shard))
     refused = None
     if window.refused:
         refused = _refusals(batch, batch.num_shards + len(new), window.refused)
@@ -245,6 +243,21 @@ def _rows(jobs: Iterable[Job]) -> list[list[int]]:
     return [[row.idx for row in job.rows] for job in jobs]
 
 
+def new_shard(shard: Shard) -> NewShard:
+    """What the Ledger is to know of a Shard."""
+    needs = needs_together(map(needs_of, shard.jobs))
+    return NewShard(
+        shard.n,
+        len(shard.jobs),
+        num_rows=sum(len(job.rows) for job in shard.jobs),
+        num_prompt_tokens=shard.pointer.num_prompt_tokens,
+        num_expected_tokens=sum(map(expected_tokens, shard.jobs)),
+        size_class=size_class(needs),
+        max_row_tokens=needs.max_row_tokens,
+        least_row_tokens=needs.least_row_tokens,
+    )
+
+
 def expected_tokens(job: Job) -> int:
     """Of its prompts, and those that it is expected to answer."""
     num_choices = len(job.prompts) * job.params.n
@@ -253,7 +266,18 @@ def expected_tokens(job: Job) -> int:
 
 
 def cut(jobs: Iterable[Job], settings: Settings) -> Iterator[tuple[Job, ...]]:
-    """Jobs in their order, as many together as a Shard may hold; always at least one."""
+    """Jobs of one size class in their order, as many together as a Shard may hold.
+
+    Always at least one. The classes stand in the order in which they first occur.
+    """
+    classes: dict[object, list[Job]] = {}
+    for job in jobs:
+        classes.setdefault(class_of(needs_of(job)), []).append(job)
+    for of_class in classes.values():
+        yield from _cut_in_order(of_class, settings)
+
+
+def _cut_in_order(jobs: Iterable[Job], settings: Settings) -> Iterator[tuple[Job, ...]]:
     some: list[Job] = []
     num_tokens = 0
     for job in jobs:

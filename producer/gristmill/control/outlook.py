@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gristmill.control.blocked import Blocked, find_blocked
 from gristmill.control.budget import tokens_left
+from gristmill.control.fleet_view import FleetView
 from gristmill.ledger import paces, turns
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.ledger import Ledger
@@ -75,6 +77,8 @@ class Outlook:
         self._read_at = float("-inf")
         self._models: dict[str, _Model] = {}
         self._paces: dict[str, Pace] = {}
+        self._fleet_view = FleetView()
+        self._blocked: dict[str, Blocked] = {}
 
     def of(self, batch: Batch) -> Progress | None:
         """None for a batch that has ended."""
@@ -88,7 +92,9 @@ class Outlook:
 
     def _of_running(self, batch: Batch) -> Progress:
         name, now = batch.model.name, self._clock()
-        place = self._find(batch, now)
+        place, blocked = self._find(batch, now)
+        if blocked is not None and blocked.is_all and not place.is_out:
+            return Progress(Phase.NO_WORKER, blocked.reason, place.num_ahead)
         pace = self._paces.get(name)
         last_sign = max(pace.heard_at if pace else 0.0, float(batch.in_progress_at or 0))
         if now - last_sign > NO_SIGN_S:
@@ -110,9 +116,12 @@ class Outlook:
             detail = f"It waits for its turn: {first} first."
             return Progress(Phase.QUEUED, detail, place.num_ahead, tokens_per_s, completes_at)
         speed = "not measured yet" if tokens_per_s is None else f"{tokens_per_s:.0f} tokens/s"
+        detail = f"It runs; the workers of its model accomplish together: {speed}."
+        if blocked is not None:
+            detail = f"{detail} A part of it does not run: {blocked.reason}"
         return Progress(
             Phase.RUNNING,
-            f"It runs; the workers of its model accomplish together: {speed}.",
+            detail,
             place.num_ahead,
             tokens_per_s,
             completes_at,
@@ -123,7 +132,7 @@ class Outlook:
         totals = self._models[name].totals if name in self._models else {}
         return sum(min(total, place.tokens_through) for total in totals.values())
 
-    def _find(self, batch: Batch, now: float) -> _Place:
+    def _find(self, batch: Batch, now: float) -> tuple[_Place, Blocked | None]:
         with self._lock:
             age_s = now - self._read_at
             model = self._models.get(batch.model.name)
@@ -131,12 +140,15 @@ class Outlook:
             if not 0 <= age_s < (_FRESH_S if is_known else _FRESH_FOR_NEW_S):
                 self._read(now)
             model = self._models.get(batch.model.name, _Model())
-            return model.places.get(batch.id, _Place(0, 0.0, is_out=False))
+            place = model.places.get(batch.id, _Place(0, 0.0, is_out=False))
+            return place, self._blocked.get(batch.id)
 
     def _read(self, now: float) -> None:
         with self._ledger.read() as conn:
             running = turns.list_running(conn)
             found = paces.list_paces(conn, BULK_LANE)
+        fleet = self._fleet_view.fleet(self._ledger, now)
+        self._blocked = find_blocked(self._ledger, fleet, now=now)
         self._paces = {pace.model_name: pace for pace in found}
         self._models = _by_model(running)
         self._read_at = now

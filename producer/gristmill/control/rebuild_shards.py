@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gristmill.control.accept import INGEST_ATTEMPT
-from gristmill.control.ingest import expected_tokens
+from gristmill.control.ingest import new_shard
 from gristmill.control.ingested import Ingested
 from gristmill.errors import CorruptDocument, KeyNotFound
 from gristmill.ledger.batch import Batch
@@ -36,9 +36,7 @@ def _read_shard(store: Store, batch: Batch, n: int) -> NewShard:
         shard = decode_shard(store.get(shard_key(batch.tenant_id, batch.id, batch.run_id, n)))
     except KeyNotFound:
         return _read_refused(store, batch, n)
-    num_rows = sum(len(job.rows) for job in shard.jobs)
-    num_expected = sum(map(expected_tokens, shard.jobs))
-    return NewShard(n, len(shard.jobs), num_rows, shard.pointer.num_prompt_tokens, num_expected)
+    return new_shard(shard)
 
 
 def _read_refused(store: Store, batch: Batch, n: int) -> NewShard:

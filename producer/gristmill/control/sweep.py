@@ -13,13 +13,18 @@ from gristmill.control.base import Control, read_batch
 from gristmill.control.dispatch import ring
 from gristmill.control.finalize import finalize, freeze, merge_ahead
 from gristmill.control.fleet import forget_workers
+from gristmill.control.impossible import refuse_impossible
 from gristmill.control.observed import timed
 from gristmill.control.removal import remove_unneeded
+from gristmill.control.reroute import recall_one, reroute
+from gristmill.control.routes import needs_of_shard
 from gristmill.errors import CorruptDocument
 from gristmill.ledger import batches, shards
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.due import list_due
 from gristmill.ledger.status import OPEN, BatchStatus, FreezeReason
+from gristmill.queues.base import BULK_LANE
+from gristmill.router import is_served, taken_row_tokens
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +46,8 @@ def sweep(control: Control, *, end: Callable[[Control, Batch], object] | None = 
             (end or end_if_due)(control, read_batch(control, batch.tenant_id, batch.id))
         except CorruptDocument as error:
             damage = damage or error
+    reroute(control)
+    refuse_impossible(control)
     merge_ahead(control)
     forget_workers(control)
     remove_unneeded(control)
@@ -92,13 +99,20 @@ def _ring_silent_shards(control: Control, batch: Batch) -> None:
         # Its Bells may have been lost, not its worker.
         if accept_unheard(control, batch, shard.n):
             continue
+        to = shard.lane or BULK_LANE
+        needs, fleet = needs_of_shard(batch.model, shard), control.fleet
+        if not is_served(needs, fleet, to):
+            recall_one(control, shard)
+            continue
         doublings = min(shard.num_rings + 1, _MAX_DOUBLINGS)
         ring_at = now + int(control.settings.resend_after_s * 2**doublings)
         with control.ledger.write() as conn:
             is_silent = shards.mark_rung(conn, shard, ring_at=ring_at)
         if is_silent:
             log.info("shard rung again batch=%s shard=%d", batch.id, shard.n)
-            ring(control, batch, shard)
+            control.telemetry.metrics.add("gristmill_retries_total", ("shard",))
+            row_tokens = taken_row_tokens(needs, fleet)
+            ring(control, batch, shard, lane=to, row_tokens=row_tokens)
 
 
 def _due_batches(control: Control) -> Iterator[Batch]:

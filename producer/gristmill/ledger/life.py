@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from gristmill.ledger.batch import Batch, batch_from_row
 from gristmill.ledger.schema import batches, chores, segments, shards
+from gristmill.ledger.schema_dispatch import size_classes
 from gristmill.ledger.status import ENDS, BatchStatus
 
 
@@ -64,7 +65,7 @@ def forget_work(conn: Connection, batch: Batch) -> None:
 
 def delete_work(conn: Connection, tenant_id: str, batch_id: str) -> None:
     """The rows of its Shards and Segments."""
-    for table in (shards, segments):
+    for table in (shards, segments, size_classes):
         conn.execute(
             delete(table).where(table.c.tenant_id == tenant_id, table.c.batch_id == batch_id)
         )

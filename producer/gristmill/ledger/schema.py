@@ -134,7 +134,13 @@ shards = Table(
     Column("num_prompt_tokens", BigInteger, nullable=False),
     # With those that its Jobs are expected to answer.
     _count("num_expected_tokens"),
+    # What its rows need of a machine (needs.py); of earlier versions than 15 nobody knows.
+    Column("size_class", String, nullable=False, default=""),
+    _count("max_row_tokens"),
+    _count("least_row_tokens"),
     Column("state", String, nullable=False),
+    # The Lane that it was sent to, null while it waits.
+    Column("lane", String),
     # One bit for each Job: whether a result of it was accepted.
     Column("accepted", LargeBinary, nullable=False),
     _count("num_accepted"),
@@ -144,6 +150,7 @@ shards = Table(
     _count("num_rings"),
     Index("shards_by_slice", "batch_id", "slice", "n"),
     Index("shards_by_state", "state", "batch_id", "n"),
+    Index("shards_by_class", "batch_id", "state", "size_class", "n"),
 )
 
 segments = Table(

@@ -29,6 +29,20 @@ shares = Table(
     Column("num_tokens", BigInteger, nullable=False),
 )
 
+# The size classes of a batch's Shards, and the longest rows of each: what dispatch routes, without
+# a look at the Shards themselves.
+size_classes = Table(
+    "size_classes",
+    metadata,
+    Column("batch_id", String, primary_key=True),
+    Column("size_class", String, primary_key=True),
+    Column("tenant_id", String, nullable=False),
+    # Of the Shard whose longest row is the shortest, and of that whose is the longest.
+    Column("min_row_tokens", BigInteger, nullable=False),
+    Column("max_row_tokens", BigInteger, nullable=False),
+    Column("least_row_tokens", BigInteger, nullable=False),
+)
+
 # What the workers of a model accomplish while they work: sums in which the past fades.
 paces = Table(
     "paces",

@@ -8,7 +8,9 @@ from enum import StrEnum
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, func, insert, select, update
 
+from gristmill.ledger import size_classes
 from gristmill.ledger.schema import shards
+from gristmill.queues.base import BULK_LANE
 
 
 class ShardState(StrEnum):
@@ -51,7 +53,11 @@ class ShardRow:
     num_rows: int
     num_prompt_tokens: int
     num_expected_tokens: int
+    size_class: str
+    max_row_tokens: int
+    least_row_tokens: int
     state: ShardState
+    lane: str | None
     accepted: bytes
     num_accepted: int
     sent_at: int | None
@@ -69,12 +75,20 @@ class NewShard:
     num_prompt_tokens: int
     #: With those that its Jobs are expected to answer.
     num_expected_tokens: int = 0
+    #: What its rows need of a machine (needs.py).
+    size_class: str = ""
+    max_row_tokens: int = 0
+    least_row_tokens: int = 0
 
 
 def add(
     conn: Connection, tenant_id: str, batch_id: str, slice_n: int, new: Iterable[NewShard]
 ) -> None:
-    """The Shards of one slice; they wait until the batch is in progress and it is their turn."""
+    """The Shards of one slice; they wait until the batch is in progress and it is their turn.
+
+    In a transaction that has changed the batch.
+    """
+    new = list(new)
     rows = [
         {
             "batch_id": batch_id,
@@ -85,6 +99,9 @@ def add(
             "num_rows": shard.num_rows,
             "num_prompt_tokens": shard.num_prompt_tokens,
             "num_expected_tokens": shard.num_expected_tokens,
+            "size_class": shard.size_class,
+            "max_row_tokens": shard.max_row_tokens,
+            "least_row_tokens": shard.least_row_tokens,
             "state": ShardState.WAITING,
             "accepted": Bitmap.empty(shard.num_jobs).to_bytes(),
         }
@@ -92,12 +109,13 @@ def add(
     ]
     if rows:
         conn.execute(insert(shards), rows)
+    size_classes.add(conn, tenant_id, batch_id, new)
 
 
 def get(conn: Connection, tenant_id: str, batch_id: str, n: int) -> ShardRow | None:
     query = select(shards).where(*_of(tenant_id, batch_id), shards.c.n == n)
     row = conn.execute(query).mappings().one_or_none()
-    return None if row is None else _shard(row)
+    return None if row is None else shard_from_row(row)
 
 
 def list_slice(conn: Connection, tenant_id: str, batch_id: str, slice_n: int) -> list[ShardRow]:
@@ -107,7 +125,7 @@ def list_slice(conn: Connection, tenant_id: str, batch_id: str, slice_n: int) ->
         .where(*_of(tenant_id, batch_id), shards.c.slice == slice_n)
         .order_by(shards.c.n)
     )
-    return [_shard(row) for row in conn.execute(query).mappings()]
+    return [shard_from_row(row) for row in conn.execute(query).mappings()]
 
 
 def count_by_slice(conn: Connection, tenant_id: str, batch_id: str, num_slices: int) -> list[int]:
@@ -121,21 +139,25 @@ def count_by_slice(conn: Connection, tenant_id: str, batch_id: str, num_slices: 
     return [counts.get(slice_n, 0) for slice_n in range(num_slices)]
 
 
-def list_waiting(conn: Connection, tenant_id: str, batch_id: str, limit: int) -> list[ShardRow]:
-    """The next Shards of a batch to be sent."""
+def list_waiting(
+    conn: Connection, tenant_id: str, batch_id: str, limit: int, *, size_class: str | None = None
+) -> list[ShardRow]:
+    """The next Shards of a batch to be sent, or of one of its size classes."""
     query = (
         select(shards)
         .where(*_of(tenant_id, batch_id), shards.c.state == ShardState.WAITING)
         .order_by(shards.c.n)
         .limit(limit)
     )
-    return [_shard(row) for row in conn.execute(query).mappings()]
+    if size_class is not None:
+        query = query.where(shards.c.size_class == size_class)
+    return [shard_from_row(row) for row in conn.execute(query).mappings()]
 
 
 def list_sent(conn: Connection, tenant_id: str, batch_id: str) -> list[ShardRow]:
     """The Shards of a batch that are out with workers."""
     query = select(shards).where(*_of(tenant_id, batch_id), shards.c.state == ShardState.SENT)
-    return [_shard(row) for row in conn.execute(query).mappings()]
+    return [shard_from_row(row) for row in conn.execute(query).mappings()]
 
 
 def list_due_to_ring(
@@ -152,7 +174,7 @@ def list_due_to_ring(
         .order_by(shards.c.ring_at, shards.c.n)
         .limit(limit)
     )
-    return [_shard(row) for row in conn.execute(query).mappings()]
+    return [shard_from_row(row) for row in conn.execute(query).mappings()]
 
 
 def all_done(conn: Connection, tenant_id: str, batch_id: str) -> bool:
@@ -161,7 +183,9 @@ def all_done(conn: Connection, tenant_id: str, batch_id: str) -> bool:
     return conn.execute(query.limit(1)).first() is None
 
 
-def mark_sent(conn: Connection, shard: ShardRow, *, now: int, ring_at: int) -> bool:
+def mark_sent(
+    conn: Connection, shard: ShardRow, *, now: int, ring_at: int, lane: str = BULK_LANE
+) -> bool:
     """False when somebody else has sent the Shard."""
     statement = update(shards).where(
         *_of(shard.tenant_id, shard.batch_id),
@@ -169,7 +193,9 @@ def mark_sent(conn: Connection, shard: ShardRow, *, now: int, ring_at: int) -> b
         shards.c.state == ShardState.WAITING,
     )
     changed = conn.execute(
-        statement.values(state=ShardState.SENT, sent_at=now, ring_at=ring_at, num_rings=0)
+        statement.values(
+            state=ShardState.SENT, lane=lane, sent_at=now, ring_at=ring_at, num_rings=0
+        )
     )
     return changed.rowcount == 1
 
@@ -189,7 +215,7 @@ def mark_rung(conn: Connection, shard: ShardRow, *, ring_at: int) -> bool:
 def recall(conn: Connection, tenant_id: str, batch_id: str) -> None:
     """Let all Shards that were sent wait again: for a queue that has forgotten its messages."""
     statement = update(shards).where(*_of(tenant_id, batch_id), shards.c.state == ShardState.SENT)
-    conn.execute(statement.values(state=ShardState.WAITING))
+    conn.execute(statement.values(state=ShardState.WAITING, lane=None))
 
 
 def record_accepted(
@@ -208,6 +234,6 @@ def _of(tenant_id: str, batch_id: str) -> tuple[ColumnElement[bool], ...]:
     return shards.c.tenant_id == tenant_id, shards.c.batch_id == batch_id
 
 
-def _shard(row: RowMapping) -> ShardRow:
+def shard_from_row(row: RowMapping) -> ShardRow:
     fields = dict(row)
     return ShardRow(state=ShardState(fields.pop("state")), **fields)

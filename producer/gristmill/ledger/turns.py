@@ -16,8 +16,10 @@ from sqlalchemy import (
     Connection,
     and_,
     exists,
+    false,
     func,
     insert,
+    or_,
     select,
     update,
 )
@@ -25,16 +27,15 @@ from sqlalchemy.exc import IntegrityError
 
 from gristmill.ledger.batch import Batch, batch_from_row
 from gristmill.ledger.schema import batches, shards
-from gristmill.ledger.schema_dispatch import lanes, shares
+from gristmill.ledger.schema_dispatch import lanes, shares, size_classes
 from gristmill.ledger.shards import ShardState
 from gristmill.ledger.status import BatchStatus
+from gristmill.queues.base import BULK_LANE
 
 #: Batches whose work is added up.
 MAX_BATCHES = 10_000
 
-_has_waiting = exists().where(
-    shards.c.batch_id == batches.c.id, shards.c.state == ShardState.WAITING
-)
+_MODEL = (batches.c.model_revision, batches.c.tokenizer_hash, batches.c.dtype)
 #: From which follows what a batch still needs.
 _numbers = (
     batches.c.expected_tokens,
@@ -56,12 +57,19 @@ class LaneState:
     looked_at: int = 0
 
 
-def is_anything_waiting(conn: Connection) -> bool:
+#: What a model is: revision, hash of the tokenizer, dtype.
+ModelKey = tuple[str, str, str]
+
+
+#: What anybody takes work of now: by model the most tokens that a row may need, None for any. None
+#: stands for all models.
+Only = Mapping[ModelKey, int | None] | None
+
+
+def is_anything_waiting(conn: Connection, only: Only = None) -> bool:
     """Whether there is anything to send."""
-    return (
-        conn.execute(select(batches.c.id).where(*_sendable(), _has_waiting).limit(1)).first()
-        is not None
-    )
+    query = select(batches.c.id).where(*_sendable(), _has_waiting(only))
+    return conn.execute(query.limit(1)).first() is not None
 
 
 def hold_lane(conn: Connection, lane: str) -> LaneState:
@@ -81,7 +89,7 @@ def save_lane(conn: Connection, state: LaneState) -> None:
     conn.execute(update(lanes).where(lanes.c.lane == state.lane).values(**asdict(state)))
 
 
-def list_tenants(conn: Connection, lane: str) -> dict[str, int | None]:
+def list_tenants(conn: Connection, lane: str, only: Only = None) -> dict[str, int | None]:
     """The tenants with Shards waiting: tokens finished for them on the Lane, None for new ones."""
     running = batches.c.status == BatchStatus.IN_PROGRESS
     # From one tenant to the next along the index, whatever the number of their batches.
@@ -93,11 +101,10 @@ def list_tenants(conn: Connection, lane: str) -> dict[str, int | None]:
         .scalar_subquery()
     )
     known = known.union_all(select(following).where(known.c.tenant_id.is_not(None)))
-    has_work = exists().where(
-        *_sendable(),
-        batches.c.tenant_id == known.c.tenant_id,
-        shards.c.batch_id == batches.c.id,
-        shards.c.state == ShardState.WAITING,
+    has_work = (
+        select(batches.c.id)
+        .where(*_sendable(), batches.c.tenant_id == known.c.tenant_id, _has_waiting(only))
+        .exists()
     )
     of_tenant = and_(shares.c.lane == lane, shares.c.tenant_id == known.c.tenant_id)
     query = (
@@ -122,35 +129,57 @@ def move_shares(conn: Connection, lane: str, moved: Mapping[str, int]) -> None:
             )
 
 
-def tokens_under_way(conn: Connection) -> dict[str, int]:
-    """By tenant, what workers still have to do of the Shards that they were sent."""
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """What workers still have to do of the Shards of a tenant and a model on a Lane, in tokens."""
+
+    tenant_id: str
+    lane: str
+    model: ModelKey
+    num_tokens: int
+
+
+def list_under_way(conn: Connection) -> list[UnderWay]:
+    """Of all Shards that were sent; those of an earlier version were on the mixed Lane."""
     num_left = shards.c.num_jobs - shards.c.num_accepted
     expected = func.sum(shards.c.num_expected_tokens * num_left / shards.c.num_jobs)
+    key = (shards.c.tenant_id, shards.c.lane, *_MODEL)
     query = (
-        select(shards.c.tenant_id, expected)
+        select(*key, expected)
         .join(batches, batches.c.id == shards.c.batch_id)
         .where(shards.c.state == ShardState.SENT, batches.c.status == BatchStatus.IN_PROGRESS)
-        .group_by(shards.c.tenant_id)
+        .group_by(*key)
     )
-    return {tenant_id: int(num_tokens) for tenant_id, num_tokens in conn.execute(query)}
+    return [
+        UnderWay(tenant_id, lane or BULK_LANE, (revision, tokenizer, dtype), int(num_tokens))
+        for tenant_id, lane, revision, tokenizer, dtype, num_tokens in conn.execute(query)
+    ]
 
 
-def list_next(conn: Connection, tenant_id: str, *, limit: int) -> list[Batch]:
+def tokens_left(conn: Connection) -> dict[ModelKey, int]:
+    """By model, what rows without an answer are expected to take, sent or not: of open batches."""
+    num_left = batches.c.total - batches.c.completed - batches.c.failed
+    expected = func.sum(batches.c.expected_tokens * num_left / batches.c.total)
+    query = select(*_MODEL, expected).where(*_sendable(), batches.c.total > 0).group_by(*_MODEL)
+    return {(r, t, d): int(num_tokens) for r, t, d, num_tokens in conn.execute(query)}
+
+
+def list_next(conn: Connection, tenant_id: str, *, limit: int, only: Only = None) -> list[Batch]:
     """Batches of a tenant with Shards waiting, the one whose turn it is in front."""
     query = (
         select(batches)
-        .where(*_sendable(), batches.c.tenant_id == tenant_id, _has_waiting)
+        .where(*_sendable(), batches.c.tenant_id == tenant_id, _has_waiting(only))
         .order_by(batches.c.rank, batches.c.due_at, batches.c.created_at, batches.c.id)
         .limit(limit)
     )
     return [batch_from_row(row) for row in conn.execute(query).mappings()]
 
 
-def list_due_until(conn: Connection, until: int, *, limit: int) -> list[Batch]:
+def list_due_until(conn: Connection, until: int, *, limit: int, only: Only = None) -> list[Batch]:
     """Batches with Shards waiting that are due by then, the earliest in front."""
     query = (
         select(batches)
-        .where(*_sendable(), batches.c.due_at <= until, _has_waiting)
+        .where(*_sendable(), batches.c.due_at <= until, _has_waiting(only))
         .order_by(batches.c.due_at, batches.c.id)
         .limit(limit)
     )
@@ -206,3 +235,32 @@ def _sendable() -> tuple[ColumnElement[bool], ...]:
         batches.c.freeze_reason.is_(None),
         batches.c.budget_used_at.is_(None),
     )
+
+
+def _has_waiting(only: Only) -> ColumnElement[bool]:
+    """Whether a batch has Shards to be sent; looks at no more than one of each size class."""
+    of_batch = shards.c.batch_id == batches.c.id, shards.c.state == ShardState.WAITING
+    if only is None:
+        return exists().where(*of_batch)
+    return or_(
+        false(),
+        *(
+            and_(
+                *(column == value for column, value in zip(_MODEL, model, strict=True)),
+                exists().where(*of_batch) if most is None else _has_waiting_up_to(most),
+            )
+            for model, most in sorted(only.items())
+        ),
+    )
+
+
+def _has_waiting_up_to(row_tokens: int) -> ColumnElement[bool]:
+    of_batch = shards.c.batch_id == batches.c.id, shards.c.state == ShardState.WAITING
+    of_class = size_classes.c.batch_id == batches.c.id
+    fits = exists().where(
+        of_class,
+        size_classes.c.min_row_tokens <= row_tokens,
+        exists().where(*of_batch, shards.c.size_class == size_classes.c.size_class),
+    )
+    # Shards of an earlier version have no size class.
+    return or_(fits, exists().where(*of_batch) & ~exists().where(of_class))

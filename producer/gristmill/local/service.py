@@ -18,6 +18,7 @@ from gristmill.compute import BuildWorker, ComputeWorker, worker_config
 from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control
 from gristmill.control.dispatch import recall
+from gristmill.control.fleet_view import FleetView
 from gristmill.control.gauges import LedgerGauges
 from gristmill.control.loop import ControlLoop
 from gristmill.control.read_uploads import ReadUploads
@@ -75,6 +76,7 @@ class Service:
             *(folder.ledger, folder.store, queue, clock, settings),
             prices=prices,
             telemetry=telemetry,
+            fleet_view=FleetView(is_sole=True),
         )
         telemetry.metrics.on_look(LedgerGauges(self.control, telemetry.metrics).put)
         self._loop = ControlLoop(self.control)

@@ -1,0 +1,54 @@
+"""The fleet as the Ledger knows it, read every few seconds however often it is asked."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from gristmill.ledger import turns, workers
+from gristmill.ledger.ledger import Ledger
+from gristmill.ledger.turns import ModelKey
+from gristmill.pools import Fleet, fleet_of
+
+#: How old what is told may be: seconds, and so many times what it takes to read it.
+_FRESH_S, _FRESH_TIMES = 2.0, 20.0
+
+
+class FleetView:
+    """Any thread may call any method."""
+
+    def __init__(self, *, is_sole: bool = False) -> None:
+        """`is_sole`: one worker, in this process, whatever the Ledger has heard of before."""
+        self._is_sole = is_sole
+        self._lock = threading.Lock()
+        self._fresh_s = _FRESH_S
+        self._read_at = float("-inf")
+        self._fleet = Fleet()
+        self._left: dict[ModelKey, int] = {}
+        #: Lanes of pools that are gone, which were taken off the queue.
+        self.removed_lanes: set[str] = set()
+
+    def fleet(self, ledger: Ledger, now: float) -> Fleet:
+        """Of the Workers that were heard of within a day."""
+        with self._lock:
+            self._read_if_due(ledger, now)
+            return self._fleet
+
+    def tokens_left(self, ledger: Ledger, now: float) -> dict[ModelKey, int]:
+        """By model, of the rows of all running batches that have no answer yet.
+
+        Empty while there is only one Lane, which nothing is weighed against.
+        """
+        with self._lock:
+            self._read_if_due(ledger, now)
+            return self._left
+
+    def _read_if_due(self, ledger: Ledger, now: float) -> None:
+        if self._is_sole or 0 <= now - self._read_at < self._fresh_s:
+            return
+        began = time.perf_counter()
+        with ledger.read() as conn:
+            self._fleet = fleet_of(workers.list_workers(conn), now)
+            self._left = turns.tokens_left(conn) if len(self._fleet.lanes) > 1 else {}
+        self._read_at = now
+        self._fresh_s = max(_FRESH_S, _FRESH_TIMES * (time.perf_counter() - began))

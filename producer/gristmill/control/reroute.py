@@ -1,0 +1,61 @@
+"""Takes back what was sent to a pool that is gone, so that dispatch sends it where somebody is."""
+
+from __future__ import annotations
+
+import logging
+
+from gristmill.control.accept import accept_unheard
+from gristmill.control.base import Control
+from gristmill.fleet import LOST_AFTER_S
+from gristmill.ledger import batches, routed
+from gristmill.ledger.shards import ShardRow
+from gristmill.queues.base import BULK_LANE
+
+log = logging.getLogger(__name__)
+
+#: Shards that one sweep takes back at most: for each the Store is asked for a sign of life.
+_MAX_RECALLED = 200
+
+
+def reroute(control: Control) -> None:
+    """One round: a Shard on the Lane of a pool of which nobody takes work any more waits again,
+    unless it shows a sign of life. A Lane of which nothing is left is taken off the queue."""
+    fleet = control.fleet
+    alive = {pool.lane for pool in fleet.pools}
+    with control.ledger.read() as conn:
+        in_use = set(routed.list_lanes(conn))
+    for lane in sorted(in_use - alive - {BULK_LANE}):
+        _recall_silent(control, lane)
+    removed = control.fleet_view.removed_lanes
+    removed -= alive
+    known = {pool.pool.lane: pool.heard_at for pool in fleet.known}
+    gone = {lane for lane, at in known.items() if control.clock() - at > LOST_AFTER_S} | in_use
+    for lane in sorted(gone - alive - removed - {BULK_LANE}):
+        with control.ledger.read() as conn:
+            if lane in routed.list_lanes(conn):
+                continue
+        control.queue.remove_lane(lane)
+        removed.add(lane)
+        log.info("lane removed, its pool is gone lane=%s", lane)
+
+
+def recall_one(control: Control, shard: ShardRow) -> bool:
+    """Let a Shard wait again that nobody who is there can run."""
+    with control.ledger.write() as conn:
+        is_recalled = routed.recall_one(conn, shard)
+    if is_recalled:
+        log.info("shard waits again batch=%s shard=%d", shard.batch_id, shard.n)
+    return is_recalled
+
+
+def _recall_silent(control: Control, lane: str) -> None:
+    # Each sign of life, as each sending, has put off the next look by so much.
+    heard_by = control.now + int(control.settings.resend_after_s - LOST_AFTER_S)
+    with control.ledger.read() as conn:
+        silent = routed.list_silent(conn, lane, heard_by=heard_by, limit=_MAX_RECALLED)
+    for shard in silent:
+        with control.ledger.read() as conn:
+            batch = batches.get(conn, shard.tenant_id, shard.batch_id)
+        # Its Bells may have been lost, not its worker.
+        if batch is not None and not accept_unheard(control, batch, shard.n):
+            recall_one(control, shard)

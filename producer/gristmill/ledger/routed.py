@@ -1,0 +1,88 @@
+"""Queries about where Shards were sent, and what those that wait need. They serve no caller."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, or_, select, update
+
+from gristmill.ledger.schema import batches, shards
+from gristmill.ledger.shards import ShardRow, ShardState, shard_from_row
+from gristmill.ledger.status import BatchStatus
+
+
+def list_lanes(conn: Connection) -> list[str]:
+    """The Lanes on which Shards of running batches are out."""
+    query = (
+        select(shards.c.lane)
+        .distinct()
+        .join(batches, batches.c.id == shards.c.batch_id)
+        .where(
+            shards.c.state == ShardState.SENT,
+            shards.c.lane.is_not(None),
+            batches.c.status == BatchStatus.IN_PROGRESS,
+        )
+        .order_by(shards.c.lane)
+    )
+    return list(conn.execute(query).scalars())
+
+
+def list_silent(conn: Connection, lane: str, *, heard_by: int, limit: int = 100) -> list[ShardRow]:
+    """Shards of running batches that were sent to a Lane, and neither sent nor heard of since.
+
+    `heard_by` is the `ring_at` of what was last heard of at that moment.
+    """
+    query = (
+        select(shards)
+        .join(batches, batches.c.id == shards.c.batch_id)
+        .where(
+            shards.c.state == ShardState.SENT,
+            shards.c.lane == lane,
+            or_(shards.c.ring_at <= heard_by, shards.c.num_rings > 0),
+            batches.c.status == BatchStatus.IN_PROGRESS,
+            batches.c.freeze_reason.is_(None),
+        )
+        .order_by(shards.c.batch_id, shards.c.n)
+        .limit(limit)
+    )
+    return [shard_from_row(row) for row in conn.execute(query).mappings()]
+
+
+def recall_one(conn: Connection, shard: ShardRow) -> bool:
+    """Let a Shard wait again. False when it was heard of, or sent anew, meanwhile."""
+    statement = update(shards).where(
+        shards.c.tenant_id == shard.tenant_id,
+        shards.c.batch_id == shard.batch_id,
+        shards.c.n == shard.n,
+        shards.c.state == ShardState.SENT,
+        shards.c.ring_at == shard.ring_at,
+    )
+    return conn.execute(statement.values(state=ShardState.WAITING, lane=None)).rowcount == 1
+
+
+def lower_needs(
+    conn: Connection, shard: ShardRow, *, max_row_tokens: int, least_row_tokens: int
+) -> None:
+    """Its longest rows were refused."""
+    statement = update(shards).where(
+        shards.c.tenant_id == shard.tenant_id,
+        shards.c.batch_id == shard.batch_id,
+        shards.c.n == shard.n,
+    )
+    conn.execute(statement.values(max_row_tokens=max_row_tokens, least_row_tokens=least_row_tokens))
+
+
+def list_longest(
+    conn: Connection, tenant_id: str, batch_id: str, size_class: str, limit: int
+) -> list[ShardRow]:
+    """Waiting Shards of a size class, those with the longest prompts first."""
+    query = (
+        select(shards)
+        .where(
+            shards.c.tenant_id == tenant_id,
+            shards.c.batch_id == batch_id,
+            shards.c.state == ShardState.WAITING,
+            shards.c.size_class == size_class,
+        )
+        .order_by(shards.c.least_row_tokens.desc(), shards.c.n)
+        .limit(limit)
+    )
+    return [shard_from_row(row) for row in conn.execute(query).mappings()]

@@ -1,0 +1,269 @@
+"""What is sent where, over a real Ledger: workers come and go, and take rows up to a limit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from fleet_mill import FleetMill
+from pipeline import PIN, TENANT, Bench
+from sqlalchemy import select
+
+from gristmill.control.dispatch import dispatch
+from gristmill.control.outlook import Outlook, Phase, Progress
+from gristmill.control.sweep import sweep
+from gristmill.fleet import LOST_AFTER_S, WorkerState, lane_of
+from gristmill.ledger import schema
+from gristmill.ledger.status import BatchStatus
+from gristmill.queues.base import BULK_LANE
+
+OTHER = replace(PIN, name="other", revision="fedcba98")
+
+
+@pytest.fixture
+def mill(bench: Bench) -> FleetMill:
+    return FleetMill(bench)
+
+
+@pytest.fixture
+def three(mill: FleetMill) -> FleetMill:
+    for name, limit in (("small", 512), ("medium", 2048), ("large", 8192)):
+        mill.add(name, limit)
+    return mill
+
+
+def progress(mill: FleetMill, batch_id: str) -> Progress:
+    found = Outlook(mill.bench.ledger, mill.bench.clock).of(mill.batch(batch_id))
+    assert found is not None
+    return found
+
+
+def lanes_sent(mill: FleetMill) -> list[str | None]:
+    with mill.bench.ledger.read() as conn:
+        query = select(schema.shards.c.lane).where(schema.shards.c.state == "sent")
+        return sorted(conn.execute(query).scalars(), key=str)
+
+
+def error_codes(mill: FleetMill, batch_id: str) -> list[str]:
+    mill.run(5)
+    file_id = mill.batch(batch_id).error_file_id
+    body = mill.bench.store.get(f"t/{TENANT}/files/{file_id}").decode()
+    return [json.loads(line)["response"]["body"]["error"]["code"] for line in body.splitlines()]
+
+
+def test_while_workers_are_alike_or_silent_all_goes_to_the_mixed_lane(mill: FleetMill) -> None:
+    mill.submit("one", [100, 3000] * 2)
+    dispatch(mill.control)
+    mill.add("a", 8192)
+    mill.add("b", 8192)
+    mill.run(1, works=False)
+
+    assert set(lanes_sent(mill)) == {BULK_LANE}
+
+
+def test_each_row_runs_where_it_fits_and_nowhere_else(three: FleetMill) -> None:
+    three.submit("one", [50, 200, 1500, 6000] * 5)
+
+    three.run(40)
+
+    assert three.batch("one").status is BatchStatus.COMPLETED
+    assert three.lengths("small") <= {50, 200}
+    assert three.lengths("medium") <= {50, 200, 1500} and 1500 in three.lengths("medium")
+    assert 6000 in three.lengths("large")
+    assert three.given_back == [], "nothing was sent to who could not run it"
+    assert sum(map(len, three.ran.values())) == 20
+
+
+def test_a_lane_that_is_full_holds_up_no_other(three: FleetMill) -> None:
+    """Long rows stand in front, and their machine takes nothing for a while."""
+    three.submit("one", [6000] * 30 + [100] * 10)
+
+    for _ in range(20):
+        dispatch(three.control)
+        three.bench.clock.advance(1)
+        three.turn("small")
+        three.turn("medium")
+
+    assert len(three.ran["small"]) + len(three.ran["medium"]) == 10
+    assert len(lanes_sent(three)) == 12, "two of the long ones, and ten whose Bells nobody took"
+
+
+def test_what_was_sent_to_a_pool_that_died_runs_elsewhere(three: FleetMill) -> None:
+    three.add("twin", 8192 * 2)  # another pool that can
+    batch = three.submit("one", [6000] * 8)
+    dispatch(three.control)
+    held = three.take("large") + three.take("large")
+    assert held, "and it dies with it"
+    dead = lane_of(three.cards["large"])
+    three.kill("large")
+
+    three.run(int(LOST_AFTER_S) + 30)
+
+    assert three.batch("one").status is BatchStatus.COMPLETED
+    assert len(three.ran["twin"]) == 8 and not three.ran["large"]
+    assert three.batch("one").completed == batch.total
+    assert dead not in three.bench.queue._lanes, "nothing was left on it"
+
+
+def test_a_worker_that_is_silent_but_works_keeps_its_shard(three: FleetMill) -> None:
+    """Its beats and Bells are lost, its Segments are not."""
+    three.add("twin", 8192 * 2)
+    three.submit("one", [6000])
+    dispatch(three.control)
+    taken_by = next(name for name in ("large", "twin") if (lease := three.take(name)))
+    other = "twin" if taken_by == "large" else "large"
+    three.cards = {other: three.cards[other], "small": three.cards["small"]} | {
+        taken_by: three.cards[taken_by]
+    }
+    three.finish(taken_by, lease[0])
+    three.bench.queue.ack(*three.bench.queue.receive("control", 99, 0))  # the Bell is lost
+    three.kill(taken_by)
+
+    three.run(int(LOST_AFTER_S) + 30)
+
+    assert three.batch("one").completed == 1 and not three.ran[other]
+
+
+def test_what_waits_for_a_machine_says_so_and_goes_on_when_it_comes(three: FleetMill) -> None:
+    three.submit("one", [100, 6000])
+    three.submit("two", [6000])
+    three.kill("large")
+    three.run(int(LOST_AFTER_S) + 20)
+    waiting, only_long = progress(three, "one"), progress(three, "two")
+    assert three.batch("one").completed == 1
+    three.add("again", 8192)
+    three.run(10)
+
+    for found in (waiting, only_long):
+        assert found.phase is Phase.NO_WORKER
+        assert "takes rows of 6,020 tokens" in found.detail and "take 2,048" in found.detail
+    assert three.batch("one").status is BatchStatus.COMPLETED
+    assert three.batch("two").status is BatchStatus.COMPLETED
+
+
+def test_a_part_that_waits_is_told_beside_what_runs(three: FleetMill) -> None:
+    three.kill("large")
+    three.bench.clock.advance(LOST_AFTER_S + 1)
+    three.beat()
+    three.submit("one", [100] * 20 + [6000])
+    three.run(3)
+
+    found = progress(three, "one")
+
+    assert found.phase is Phase.RUNNING
+    assert "A part of it does not run: It waits for a machine" in found.detail
+
+
+def test_rows_that_nobody_can_ever_run_are_refused_alone(mill: FleetMill) -> None:
+    mill.add("small", 512)
+    mill.add("medium", 2048)
+    mill.bench.settings = mill.bench.settings.model_copy(update={"shard_max_jobs": 4})
+    mill.control = mill.bench.control
+    # Those of 1500 and 2500 tokens share size classes with none, or with each other.
+    mill.submit("one", [100, 1500, 2500, 3000, 2100])
+    mill.run(100, step_s=10)
+    early = progress(mill, "one")
+    before = mill.batch("one")
+    mill.run(520, step_s=10)
+
+    after = mill.batch("one")
+    assert (before.completed, before.failed) == (2, 0), "the grace is not over"
+    assert early.phase is Phase.NO_WORKER and "are refused" in early.detail
+    assert (after.completed, after.failed) == (2, 3)
+    assert error_codes(mill, "one") == ["context_length_exceeded"] * 3
+    assert mill.batch("one").status is BatchStatus.COMPLETED
+
+
+def test_of_a_shard_only_the_rows_that_do_not_fit_are_refused(mill: FleetMill) -> None:
+    mill.add("only", 1900)
+    mill.bench.settings = mill.bench.settings.model_copy(update={"shard_max_jobs": 4})
+    mill.control = mill.bench.control
+    batch = mill.submit("one", [1800, 1850, 1950, 2000])
+    assert batch.num_shards == 1
+
+    mill.run(620, step_s=10)
+
+    assert (mill.batch("one").completed, mill.batch("one").failed) == (2, 2)
+
+
+def test_a_machine_that_is_loading_or_away_is_waited_for(mill: FleetMill) -> None:
+    mill.add("small", 512)
+    mill.add("large", 8192)
+    mill.states["large"] = WorkerState.LOADING
+    mill.beat()
+    mill.submit("one", [6000])
+    mill.run(700, step_s=10)
+    while_it_loads = mill.batch("one")
+    mill.states["large"] = WorkerState.READY
+    mill.run(15)
+
+    assert (while_it_loads.completed, while_it_loads.failed) == (0, 0)
+    assert mill.batch("one").completed == 1
+
+
+def test_features_that_nobody_has_are_refused_too(mill: FleetMill) -> None:
+    mill.add("plain", 8192, features=("generate",))
+    mill.submit("one", [100], logprobs=3)
+    mill.submit("two", [100])
+
+    mill.run(630, step_s=10)
+
+    assert mill.batch("two").completed == 1
+    assert error_codes(mill, "one") == ["unsupported_feature"]
+
+
+def test_work_of_a_model_is_not_sent_while_only_workers_of_another_are_there(
+    mill: FleetMill,
+) -> None:
+    mill.add("other", 8192, model=OTHER)
+    mill.submit("mine", [100] * 3)
+    mill.submit("theirs", [100] * 3, model=OTHER)
+    mill.run(5)
+    waiting = progress(mill, "mine")
+    before = mill.batch("mine").completed
+    mill.add("mine", 8192)
+    mill.run(10)
+
+    assert waiting.phase is Phase.NO_WORKER and "machine of the model fake" in waiting.detail
+    assert before == 0 and mill.batch("theirs").completed == 3
+    assert mill.batch("mine").completed == 3
+    assert {batch for batch, _ in mill.ran["other"]} == {"theirs"}
+
+
+def test_what_lies_on_the_mixed_lane_for_nobody_is_taken_back(mill: FleetMill) -> None:
+    """It was sent while no worker had said what he is."""
+    mill.submit("one", [6000] * 2)
+    dispatch(mill.control)
+    mill.add("small", 512)
+    mill.bench.clock.advance(mill.bench.settings.resend_after_s + 1)
+    mill.beat()
+    sweep(mill.control)
+
+    assert lanes_sent(mill) == []
+
+
+def test_a_tenants_share_is_of_the_whole_fleet(three: FleetMill) -> None:
+    three.submit("long", [6000] * 60, tenant_id="long")
+    three.submit("short", [100] * 400, tenant_id="short")
+
+    three.run(30)
+
+    # One Shard a second each: the long ones have a machine, the short ones the others.
+    assert three.batch("long", "long").completed >= 25
+    assert three.batch("short", "short").completed >= 50
+
+
+def test_a_short_row_is_not_kept_waiting_by_a_batch_in_front_that_cannot_run(
+    three: FleetMill,
+) -> None:
+    three.kill("large")
+    three.bench.clock.advance(LOST_AFTER_S + 1)
+    three.beat()
+    for i in range(30):
+        three.submit(f"long-{i:02}", [6000])
+    three.submit("short", [100])
+
+    three.run(4)
+
+    assert three.batch("short").completed == 1

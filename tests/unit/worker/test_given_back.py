@@ -1,0 +1,80 @@
+"""A worker gives back what the Router would not have sent it, and runs what nobody else could."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from floor import LEASE_S, Floor
+from pipeline import make_job, worker_config
+
+from gristmill.queues.base import BULK_LANE
+from gristmill.types import Grammar, GrammarKind, SamplingParams
+from gristmill.wire import encode_pointer
+from gristmill_worker.announcer import Announcer
+from gristmill_worker.card import plain_card
+from gristmill_worker.worker import Worker
+
+WITH_GRAMMAR = SamplingParams(20, grammar=Grammar(GrammarKind.REGEX, "a+"))
+GIVEN_BACK = [f"release bulk {LEASE_S:.0f}"]
+
+
+def begin(
+    floor: Floor, params: SamplingParams | None, row_tokens: int, *, is_sole: bool = False
+) -> None:
+    """A Shard for workers that take rows of so many tokens, and a worker without grammars."""
+    job = make_job(0)
+    shard = floor.send(0, [replace(job, params=params or job.params)])
+    for lease in floor.queue.receive(BULK_LANE, 1, 0):
+        floor.queue.ack(lease)
+    pointer = replace(shard.pointer, row_tokens=row_tokens)
+    floor.queue.send(BULK_LANE, encode_pointer(pointer))
+    floor.journal.clear()
+    floor.worker()
+    config = worker_config(is_sole=is_sole)
+    card = replace(plain_card(config, kv_tokens=None), features=("generate", "score"))
+    worker = Worker(
+        floor.engine,
+        floor.queue,
+        floor.store,
+        config,
+        announcer=Announcer(floor.queue, card),
+        monotonic=floor.clock,
+        wall=floor.clock,
+    )
+    floor.turn(worker, times=40)
+
+
+@pytest.mark.parametrize("row_tokens", [0, 512])
+def test_what_fits_or_was_sent_by_who_did_not_know_is_run(row_tokens: int) -> None:
+    floor = Floor()
+
+    begin(floor, None, row_tokens)
+
+    assert len(floor.results()) == 1
+
+
+def test_rows_that_need_more_than_it_takes_are_given_back(caplog: pytest.LogCaptureFixture) -> None:
+    floor = Floor()
+
+    begin(floor, None, 513)
+
+    assert floor.journal == GIVEN_BACK and not floor.decoded
+    assert "rows of 513 tokens, this worker takes 512" in caplog.text
+
+
+def test_features_that_it_has_not_are_given_back(caplog: pytest.LogCaptureFixture) -> None:
+    floor = Floor()
+
+    begin(floor, WITH_GRAMMAR, 100)
+
+    assert floor.journal == GIVEN_BACK and not floor.decoded
+    assert "asks for grammar" in caplog.text
+
+
+def test_where_there_is_no_other_nothing_is_given_back() -> None:
+    floor = Floor()
+
+    begin(floor, WITH_GRAMMAR, 10_000, is_sole=True)
+
+    assert len(floor.results()) == 1

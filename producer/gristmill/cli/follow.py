@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +16,7 @@ from gristmill.cli.service import BaseUrl, BatchIds, Profile, Timeout, service
 
 if TYPE_CHECKING:
     from gristmill.client import BatchHandle, BatchState
-    from gristmill.client.objects import BatchTimings
+    from gristmill.client.objects import Batch
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Only the status, in one word.")]
@@ -168,8 +170,7 @@ def state_facts(state: BatchState) -> list[tuple[str, str]]:
             facts.append(("now", part.progress.detail or part.progress.phase))
             if part.progress.completes_at:
                 facts.append(("done at", f"about {moment(part.progress.completes_at)}"))
-    if len(state.parts) == 1:  # those of several cannot be added up
-        facts += timing_facts(state.parts[0].timings)
+    facts += timing_facts(state.parts)
     due = [part.expires_at for part in state.parts if part.expires_at and not part.has_ended]
     if due:
         facts.append(("due by", moment(min(due))))
@@ -179,30 +180,31 @@ def state_facts(state: BatchState) -> list[tuple[str, str]]:
     return [(name, text) for name, text in facts if text]
 
 
-def timing_facts(timings: BatchTimings | None) -> list[tuple[str, str]]:
-    """How long rows took, and where their time went."""
+def timing_facts(parts: Sequence[Batch]) -> list[tuple[str, str]]:
+    """How long rows took, and where their time went.
+
+    Percentiles of several batches cannot be added up; those of all their rows are none above the
+    highest.
+    """
     from gristmill.values import format_duration
 
-    if timings is None:
-        return []
-    measured = {
-        "TTFT": timings.ttft_seconds,
-        "ITL": timings.itl_seconds,
-        "wait": timings.wait_seconds,
-    }
+    timed = [(part, part.timings) for part in parts if part.timings is not None]
     facts = []
-    for name, found in measured.items():
-        if found is not None:
-            quantiles = {"p50": found.p50, "p90": found.p90, "p99": found.p99}
-            told = ", ".join(f"{q} {format_duration(value)}" for q, value in quantiles.items())
-            facts.append((name, told))
-    mean = timings.mean_row_seconds
-    if mean and sum(mean.values()):
-        total = sum(mean.values())
-        shares = ", ".join(f"{name} {value / total:.0%}" for name, value in mean.items())
-        facts.append(("time", f"{format_duration(total)} a row: {shares}"))
-    if timings.finalizing_seconds:
-        facts.append(("files in", format_duration(timings.finalizing_seconds)))
+    for name, field in (("TTFT", "ttft"), ("ITL", "itl"), ("wait", "wait")):
+        found = [getattr(timings, f"{field}_seconds") for _, timings in timed]
+        measured = [one for one in found if one is not None]
+        if measured:
+            highest = {q: max(getattr(one, q) for one in measured) for q in ("p50", "p90", "p99")}
+            told = ", ".join(f"{q} {format_duration(value)}" for q, value in highest.items())
+            facts.append((name, told if len(measured) == 1 else f"at most {told}"))
+    spent: defaultdict[str, float] = defaultdict(float)
+    for part, timings in timed:
+        for name, seconds in (timings.mean_row_seconds or {}).items():
+            spent[name] += seconds * part.request_counts.completed
+    total, num_rows = sum(spent.values()), sum(part.request_counts.completed for part, _ in timed)
+    if total and num_rows:
+        shares = ", ".join(f"{name} {value / total:.0%}" for name, value in spent.items())
+        facts.append(("time", f"{format_duration(total / num_rows)} a row: {shares}"))
     return facts
 
 

@@ -17,6 +17,7 @@ from gristmill.cli.control import control
 from gristmill.cli.replay import replay
 from gristmill.cli.run import run
 from gristmill.cli.score import score
+from gristmill.cli.simulate import simulate
 from gristmill.cli.up import up
 from gristmill.cli.worker import worker
 
@@ -40,6 +41,7 @@ app.add_typer(ledger.app, name="ledger")
 app.command()(replay)
 add_client_commands(app)
 app.command()(score)
+app.command()(simulate)
 
 
 def _print_version(wanted: bool) -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from gristmill.fleet import Feature, WorkerCard, prefill_length
+from gristmill.simulator.speeds import Speeds
 from gristmill.types import ModelPin
 
 #: The model that all machines of a simulation run, unless they name another one.
@@ -31,7 +32,8 @@ class Machine:
     decode_tokens_per_s: float
     #: What a row that runs alone decodes; None: a step takes as long with one row as with all.
     lone_tokens_per_s: float | None = None
-    context_tokens_per_s: float = math.inf
+    #: None: as fast as can be.
+    context_tokens_per_s: float | None = None
     max_num_batched_tokens: int = 512
     features: tuple[str, ...] = (Feature.GENERATE, Feature.GRAMMAR, Feature.LOGPROBS)
     #: From the start of the process until it takes work: import, load, warm-up.
@@ -56,7 +58,8 @@ class Machine:
     def step_s(self, num_decoding: int, num_context_tokens: float, prefill_s: float) -> float:
         """How long a step takes. `prefill_s` is what its prompt tokens would take alone."""
         more_rows_s = self.row_step_s * max(num_decoding - 1, 0)
-        context_s = num_context_tokens / self.context_tokens_per_s
+        rate = self.context_tokens_per_s
+        context_s = num_context_tokens / rate if rate else 0.0
         return max(self.lone_step_s, prefill_s) + more_rows_s + context_s
 
     def prefill_s_per_token(self, num_prompt_tokens: int) -> float:
@@ -69,8 +72,8 @@ class Machine:
         """Tokens of KV cache that so many tokens take, in whole Blocks."""
         return -(-num_tokens // _BLOCK) * _BLOCK
 
-    def card(self, worker_id: str, lanes: tuple[str, ...] = ()) -> WorkerCard:
-        """What a Worker on this machine tells of itself."""
+    def card(self, worker_id: str, lanes: tuple[str, ...], speeds: Speeds) -> WorkerCard:
+        """What a Worker on this machine tells of itself: speeds as it measured them."""
         return WorkerCard(
             worker_id=worker_id,
             host=worker_id,
@@ -81,6 +84,6 @@ class Machine:
             kv_tokens=self.kv_tokens,
             features=tuple(sorted(self.features)),
             lanes=lanes,
-            prefill_tokens_per_s=self.prefill_tokens_per_s,
-            decode_tokens_per_s=self.decode_tokens_per_s,
+            prefill_tokens_per_s=speeds.prefill_tokens_per_s,
+            decode_tokens_per_s=speeds.decode_tokens_per_s,
         )

@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gristmill.simulator.costs import Costs, Timing
 from gristmill.simulator.machine import Machine
 from gristmill.simulator.work import BatchSpec, Lengths, RowKind, Trace
 
@@ -31,6 +32,8 @@ class Scenario:
     fleet: tuple[tuple[Machine, int], ...]
     trace: Trace
     deaths: tuple[Death, ...] = ()
+    timing: Timing = Timing()  # noqa: RUF009  (it is immutable)
+    costs: Costs = Costs()  # noqa: RUF009
 
     @property
     def name(self) -> str:

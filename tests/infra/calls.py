@@ -50,3 +50,8 @@ def known_variables() -> set[str]:
 
     settings = {f"GRISTMILL_{name.upper()}" for name in Settings.model_fields}
     return settings | set(envvars(typer.main.get_command(app)))
+
+
+def command_names() -> set[str]:
+    command: Any = typer.main.get_command(app)
+    return set(command.commands)

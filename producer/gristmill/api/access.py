@@ -82,7 +82,7 @@ class Access:
         self._clock = clock
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._believed: dict[str, _Found] = {}  # by digest
+        self._believed: dict[str, _Found] = {}  # by digest, or by id
         self.requests = RequestLimiter(ledger, clock)
         self.failed_logins = FailedLogins(clock)
 
@@ -114,6 +114,29 @@ class Access:
             self._touch(key)
             self._believe(digest, found)
         return caller
+
+    def find_by_id(self, key_id: str) -> Caller | None:
+        """Whose key this is, for a session that it has begun; None when it is no live key.
+
+        Raises StoreError.
+        """
+        with self._lock:
+            found = self._believed.get(key_id)
+        if found is None or self._monotonic() - found.at > BELIEVED_S:
+            with self._ledger.read() as conn:
+                key = tenants.find_key(conn, key_id)
+                own_quotas = quotas.find_own(conn, key.tenant_id) if key else {}
+            if key is None:
+                return None
+            found = _Found(key, own_quotas, self._monotonic())
+            self._believe(key_id, found)
+            if key.is_live(self._clock()):
+                self._touch(key)
+        return self._caller(found)
+
+    def secret_for(self, purpose: str) -> bytes:
+        """For signing something that is no key; another one for each purpose."""
+        return hmac.digest(self._pepper, f"gristmill {purpose}".encode(), "sha256")
 
     def make_key(
         self,

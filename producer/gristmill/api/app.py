@@ -34,6 +34,7 @@ from gristmill.api.front_door import FrontDoor
 from gristmill.api.keys import KeyRequest, RotateRequest
 from gristmill.api.observed import Observed
 from gristmill.api.tenants import QuotasRequest
+from gristmill.dashboard.app import add_dashboard
 
 #: Which handlers read by themselves.
 _BODIES = (BatchRequest, KeyRequest, RotateRequest, QuotasRequest, EstimateRequest)
@@ -74,6 +75,7 @@ def create_app(api: Api) -> FastAPI:
         app.include_router(resource.router)
     for router in webhook_routes.ROUTERS:
         app.include_router(router)
+    add_dashboard(app, api)
     add_failure_handlers(app)
     app.add_middleware(AuditTrail)
     app.add_middleware(FrontDoor)

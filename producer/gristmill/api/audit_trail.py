@@ -44,7 +44,8 @@ class AuditTrail:
             if is_lost:
                 return
             caller = scope["state"].get("caller")
-            if message["type"] == "http.response.start" and message["status"] < 300 and caller:
+            # A page is answered by the way to another one.
+            if message["type"] == "http.response.start" and message["status"] < 400 and caller:
                 start = message
                 return
             if start is not None:
@@ -71,14 +72,18 @@ class _Named(msgspec.Struct):
 
 def _record(scope: Scope, caller: Caller, body: bytes) -> None:
     api: Api = scope["app"].state.api
+    state = scope["state"]
     route = scope.get("route")
-    action = f"{scope['method']} {getattr(route, 'path', scope['path'])}"
+    # What a page did is called as the same request to the API.
+    action = state.get("audit_action") or (
+        f"{scope['method']} {getattr(route, 'path', scope['path'])}"
+    )
     try:
-        made_id = msgspec.json.decode(body, type=_Named).id
+        made_id = state.get("made_id") or msgspec.json.decode(body, type=_Named).id
     except msgspec.MsgspecError:
         made_id = ""
     ids = [str(value) for value in scope.get("path_params", {}).values()]
-    details: dict[str, Any] = dict(scope["state"].get("audit_details", {}))
+    details: dict[str, Any] = dict(state.get("audit_details", {}))
     if ids and made_id not in ("", ids[-1]):
         details["made"] = made_id
     event = AuditEvent(
@@ -89,7 +94,7 @@ def _record(scope: Scope, caller: Caller, body: bytes) -> None:
         created_at=api.now,
         key_id=caller.key_id,
         address=scope["client"][0] if scope.get("client") else None,
-        request_id=scope["state"].get("request_id"),
+        request_id=state.get("request_id"),
         details=details or None,
     )
     log.info(

@@ -194,13 +194,18 @@ def list_batches(
     caller: BatchesReader,
     after: Annotated[str | None, Query(description="The id of the last batch seen.")] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    status: Annotated[
+        list[BatchStatus] | None, Query(max_length=8, description="Only those in one of these.")
+    ] = None,
 ) -> ListObject[BatchObject]:
     """The newest first."""
     return list_page(
         api,
         "batch",
         after,
-        lambda conn: submissions.list_page(conn, caller.tenant_id, limit=limit, after_id=after),
+        lambda conn: submissions.list_page(
+            conn, caller.tenant_id, limit=limit, after_id=after, statuses=status
+        ),
         lambda batch: batch_object(batch, api.outlook),
     )
 

@@ -46,7 +46,7 @@ def json_body(
                     code="request_too_large",
                 )
             pieces.append(piece)
-        return _checked(kind, b"".join(pieces) or (b"{}" if may_be_empty else b""))
+        return checked(kind, b"".join(pieces) or (b"{}" if may_be_empty else b""))
 
     return read
 
@@ -57,7 +57,8 @@ def documented(kind: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def _checked(kind: type[Body], raw: bytes) -> Body:
+def checked(kind: type[Body], raw: bytes) -> Body:
+    """A body of this kind. Raises ApiError for what is no JSON, or not as it should be."""
     try:
         # Strict: no NaN, no lone surrogates, no bottomless nesting.
         document = msgspec.json.decode(raw)

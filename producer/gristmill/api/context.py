@@ -80,14 +80,23 @@ async def _caller_of(
     api: UseApi,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
 ) -> Caller:
-    text = credentials.credentials if credentials else ""
+    return await let_in(request, api, credentials.credentials if credentials else "")
+
+
+async def let_in(request: Request, api: Api, text: str) -> Caller:
+    """Who shows this key; the request counts. Raises ApiError: 401, or 429."""
     caller = api.access.find_believed(text)
     if caller is None:
         caller = await _look_up(request, api, text)
+    await admit(request, api, caller)
+    return caller
+
+
+async def admit(request: Request, api: Api, caller: Caller) -> None:
+    """A request of a known caller counts. Raises ApiError (429) when its tenant asks too often."""
     # Middleware tells of it, in headers and in the audit log.
     request.state.caller = caller
     await _count_request(request, api, caller)
-    return caller
 
 
 async def _look_up(request: Request, api: Api, text: str) -> Caller:

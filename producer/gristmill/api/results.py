@@ -46,14 +46,28 @@ def stream_results(
     Some days after the end of the batch the order of acceptance is forgotten. Then the rows come
     out of the result files, in theirs, and earlier cursors are refused (`cursor_expired`).
     """
+    batch = find_batch(api, caller.tenant_id, batch_id)
+    rows = lines_behind(api, batch, after)
+
+    def lines() -> Iterator[bytes]:
+        for at, line in islice(rows, limit):
+            # In front of what the files have, so that a line is never taken apart for it.
+            yield b'{"cursor":"%s",' % at.encode() + line[1:]
+
+    return StreamingResponse(_chunks(lines()), media_type="application/x-ndjson")
+
+
+def lines_behind(api: Api, batch: Batch, after: str | None) -> Iterator[tuple[str, bytes]]:
+    """Rows of a batch, each with its cursor, behind that of the row that `after` names.
+
+    Raises ApiError for what is no cursor of this batch, or not any more, and for lost results.
+    """
     match = _CURSOR.fullmatch(after) if after is not None else None
     place = _PLACE.fullmatch(after) if after is not None else None
     if after is not None and match is None and place is None:
         raise refused(
             f"{after[:80]!a} is no cursor. Send the `cursor` of the last line.", param="after"
         )
-    batch = find_batch(api, caller.tenant_id, batch_id)
-    rows: Iterator[tuple[str, bytes]]
     if _has_work(batch, api.now):
         if place is not None:
             raise _no_such_cursor(after)
@@ -65,26 +79,18 @@ def stream_results(
                 param="after",
                 code="cursor_expired",
             )
-        rows = (
+        return (
             (f"{at.number}-{at.position}-{at.trail}", line)
             for at, line in accepted_lines(api.ledger, api.store, batch, cursor)
         )
-    else:
-        if match is not None:
-            raise refused(
-                "The order in which the rows of this batch were accepted is not kept any more. "
-                "Read them again without `after`, or take the output file.",
-                param="after",
-                code="cursor_expired",
-            )
-        rows = _published(api, batch, FilePlace(place[1], int(place[2])) if place else FilePlace())
-
-    def lines() -> Iterator[bytes]:
-        for at, line in islice(rows, limit):
-            # In front of what the files have, so that a line is never taken apart for it.
-            yield b'{"cursor":"%s",' % at.encode() + line[1:]
-
-    return StreamingResponse(_chunks(lines()), media_type="application/x-ndjson")
+    if match is not None:
+        raise refused(
+            "The order in which the rows of this batch were accepted is not kept any more. "
+            "Read them again without `after`, or take the output file.",
+            param="after",
+            code="cursor_expired",
+        )
+    return _published(api, batch, FilePlace(place[1], int(place[2])) if place else FilePlace())
 
 
 def _has_work(batch: Batch, now: int) -> bool:

@@ -25,11 +25,11 @@ router = APIRouter(prefix="/v1/webhook_events", tags=["Webhooks"])
 
 
 def _to_read(event_id: str, api: UseApi, caller: WebhooksReader) -> WebhookEvent:
-    return _find(api, caller.tenant_id, event_id)
+    return find_event(api, caller.tenant_id, event_id)
 
 
 def _to_write(event_id: str, api: UseApi, caller: WebhooksWriter) -> WebhookEvent:
-    return _find(api, caller.tenant_id, event_id)
+    return find_event(api, caller.tenant_id, event_id)
 
 
 EventToRead = Annotated[WebhookEvent, Depends(_to_read)]
@@ -86,7 +86,8 @@ def _with_deliveries(api: Api, event: WebhookEvent) -> EventWithDeliveriesObject
     return EventWithDeliveriesObject(**event_object(event).model_dump(), deliveries=shown)
 
 
-def _find(api: Api, tenant_id: str, event_id: str) -> WebhookEvent:
+def find_event(api: Api, tenant_id: str, event_id: str) -> WebhookEvent:
+    """Raises ApiError (404) unless the tenant has this event."""
     return find(
         api,
         "event",

@@ -28,7 +28,7 @@ END"""
 
 def welcome(url: str, model: Model, key: str | None) -> str:
     """With a key that was just made, also how to use it."""
-    head = f"Gristmill serves {model.name} at {url}/v1"
+    head = f"Gristmill serves {model.name} at {url}/v1\nThe dashboard is at {url}/dashboard"
     if key is None:
         return f"{head}\nYour API keys are those of before; `gristmill keys` makes more."
     return (

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from gristmill.ledger import courses
 from gristmill.ledger.batch import Batch, batch_from_row
 from gristmill.ledger.schema import batches, chores, segments, shards
 from gristmill.ledger.schema_dispatch import size_classes
@@ -44,7 +45,10 @@ def hide(conn: Connection, tenant_id: str, batch_id: str, *, now: int, remove_wo
     )
     values: dict[str, Any] = dict.fromkeys(("metadata", "idempotency_key", "request_digest"))
     values |= {"deleted_at": now, "remove_work_at": remove_work_at, "errors": []}
-    return conn.execute(statement.values(**values)).rowcount == 1
+    is_hidden = conn.execute(statement.values(**values)).rowcount == 1
+    if is_hidden:
+        courses.forget(conn, tenant_id, batch_id)
+    return is_hidden
 
 
 def list_to_remove(conn: Connection, *, now: int, limit: int) -> list[Batch]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import ColumnElement, Connection, select
 
 from gristmill.ledger.batch import Batch, batch_from_row
@@ -23,15 +25,26 @@ def find_recent(conn: Connection, tenant_id: str, digest: str, *, since: int) ->
 
 
 def list_page(
-    conn: Connection, tenant_id: str, *, limit: int, after_id: str | None = None
+    conn: Connection,
+    tenant_id: str,
+    *,
+    limit: int,
+    after_id: str | None = None,
+    statuses: Collection[BatchStatus] | None = None,
 ) -> Page[Batch] | None:
-    """The batches of a tenant, the newest first; None when it has none with the id `after_id`."""
+    """The batches of a tenant, the newest first, in any of `statuses` (None: in all).
+
+    None when it has none with the id `after_id`.
+    """
+    shown = [batches.c.deleted_at.is_(None)]
+    if statuses is not None:
+        shown.append(batches.c.status.in_(statuses))
     return read_page(
         conn,
         batches,
         batch_from_row,
         of=(batches.c.tenant_id == tenant_id,),
-        shown=(batches.c.deleted_at.is_(None),),
+        shown=shown,
         limit=limit,
         after_id=after_id,
     )

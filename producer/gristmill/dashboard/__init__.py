@@ -1,0 +1,1 @@
+"""The dashboard: pages for people, in the process of the API and over the same functions."""

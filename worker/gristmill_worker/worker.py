@@ -167,13 +167,15 @@ class Worker:
         return now - min(began, default=now)
 
     def _has_been_idle(self) -> bool:
-        """Whether there has been nothing to do for so long that this Worker may end."""
+        """Whether there has been nothing to do for so long that this Worker may end.
+
+        A queue that is away, or slow, has not said that it has nothing.
+        """
         limit_s = self._config.exit_when_idle_s
-        now = self._monotonic()
         if self._attempts or not (self._intake.is_idle and self._outbox.is_empty):
-            self._busy_at = now
+            self._busy_at = self._monotonic()
         busy_at = max(self._busy_at, self._intake.busy_at)
-        return limit_s is not None and now - busy_at >= limit_s
+        return limit_s is not None and self._intake.empty_at - busy_at >= limit_s
 
     def _take_opened(self) -> None:
         while True:

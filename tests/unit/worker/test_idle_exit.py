@@ -1,0 +1,62 @@
+"""A worker that shall end when nothing is left ends then, and not when it merely sees nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from floor import LONG, Floor
+from pipeline import worker_config
+
+from gristmill.errors import QueueError
+from gristmill.messages import CONTROL_LANE
+from gristmill.queues.base import BULK_LANE, Lease
+from gristmill.queues.memory import MemoryQueue
+from gristmill_worker.worker import Worker
+
+
+class SlowQueue(MemoryQueue):
+    """Its first look is away, its second one takes until `gate` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(60.0)
+        self.gate = threading.Event()
+        self.is_looking = threading.Event()
+        self.num_looks = 0
+
+    def receive(
+        self, lanes: str | Sequence[str], max_messages: int, wait_s: float, **limits: Any
+    ) -> list[Lease]:
+        if lanes == CONTROL_LANE:
+            return super().receive(lanes, max_messages, wait_s, **limits)
+        self.num_looks += 1
+        if self.num_looks == 1:
+            raise QueueError("away")
+        if self.num_looks == 2:
+            self.is_looking.set()
+            assert self.gate.wait(60)
+        return super().receive(lanes, max_messages, wait_s, **limits)
+
+
+def test_a_queue_that_is_away_or_slow_has_not_said_that_it_has_nothing() -> None:
+    queue = SlowQueue()
+    floor = Floor(queue=queue)
+    worker = Worker(
+        floor.worker()._rows._engine,
+        queue,
+        floor.store,
+        worker_config(idle_wait_s=0.01, exit_when_idle_s=0.0, patience_s=60.0),
+    )
+    queue.num_looks = 0
+    thread = threading.Thread(target=worker.run, args=(threading.Event(),), daemon=True)
+
+    thread.start()
+    assert queue.is_looking.wait(60)
+    floor.send(0, LONG[:2])
+    queue.gate.set()
+    thread.join(60)
+
+    assert not thread.is_alive()
+    assert queue.stats(BULK_LANE).visible + queue.stats(BULK_LANE).leased == 0
+    assert worker.stats.num_generated_tokens > 0

@@ -14,6 +14,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "services"))
 
+from aws_calls import record_calls
 from fake_engine import FakeEngine
 from local_run import BYTES, RealClock, make_model_folder
 from nursery import serve
@@ -27,6 +28,7 @@ from gristmill.queues.base import Queue
 from gristmill.requests.tokenise import Tokeniser
 from gristmill.settings import Settings
 from gristmill.stores.base import Store
+from gristmill_worker import announcer
 from gristmill_worker.engine.base import StepOutput
 from gristmill_worker.worker import Worker
 
@@ -61,11 +63,15 @@ class GatedEngine(FakeEngine):
 def live(order: dict[str, Any]) -> int:
     """One command; its exit code."""
     os.environ.update(order["environ"])
+    if "AWS_CALLS" in os.environ:
+        record_calls(Path(os.environ["AWS_CALLS"]) / f"{order['argv'][0]}.calls")
 
     def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:
         return Worker(GatedEngine(Path(order["gate"])), queue, store, config)
 
     gristmill.compute.find_worker = lambda: build
+    if beat_every_s := order["environ"].get("TEST_BEAT_EVERY_S"):
+        announcer.BEAT_EVERY_S = float(beat_every_s)
     app(order["argv"])
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,9 @@ from gristmill.cli.failures import ExitCode, failures_reported
 from gristmill.cli.needs import server_needed
 
 if TYPE_CHECKING:
+    import threading
+
+    from gristmill.control.base import Control
     from gristmill.process.control import ControlProcess
     from gristmill.process.telemetry import ProcessTelemetry
     from gristmill.settings import Settings
@@ -140,8 +144,24 @@ def _serve(process: ControlProcess, telemetry: ProcessTelemetry) -> None:
             troubles=troubles,
         )
 
-    with signals, telemetry.told(read_health):
+    with signals, telemetry.told(read_health), _cloudwatch_told(process.control, signals.stop):
         signals.hold()
         process.run(signals.stop)
     process.control.queue.close()
     process.control.ledger.close()
+
+
+def _cloudwatch_told(control: Control, stop: threading.Event) -> AbstractContextManager[None]:
+    """Publishes what the Ledger knows, where a namespace is set."""
+    from gristmill.control.gauges import LedgerGauges
+    from gristmill.metrics import Process
+    from gristmill.telemetry import Tally
+
+    namespace = control.settings.cloudwatch_namespace
+    if namespace is None:
+        return nullcontext()
+    with server_needed():
+        from gristmill.process.cloudwatch import cloudwatch_told
+    tally = Tally(Process.CONTROL)
+    tally.on_look(LedgerGauges(control, tally).put)
+    return cloudwatch_told(namespace, tally.look, stop=stop)

@@ -91,7 +91,7 @@ def _sqs(url: str) -> Broker:
         raise UsageError(f"{url!r} is no broker: write sqs://PREFIX?endpoint=…&region=….")
     region: str | None = getattr(client_config(parsed, aws_session()), "region_name", None)
     if region is None:
-        raise UsageError(f"{url!r}: give region=… in the URL or AWS_REGION.")
+        raise UsageError(f"{url!r}: give region=… in the URL or AWS_DEFAULT_REGION.")
     endpoint = urlsplit(parsed.endpoint or "")
     return Broker(
         url=f"sqs://{endpoint.netloc}",

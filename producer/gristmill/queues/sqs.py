@@ -66,7 +66,9 @@ def open_url(url: str, lease_s: float, *, clock: Callable[[], float] = time.mono
         )
         polls = session.client("sqs", endpoint_url=where.endpoint, config=patient)
     except (BotoCoreError, ValueError) as error:
-        raise UsageError(f"{url!r}: {error} Give region=… in the URL or AWS_DEFAULT_REGION.") from error
+        raise UsageError(
+            f"{url!r}: {error} Give region=… in the URL or AWS_DEFAULT_REGION."
+        ) from error
     create = where.extra.get("create", "yes") == "yes"
     lanes = SqsLanes(calls, where.name, create=create, lease_s=whole_s)
     lanes.url(CONTROL_LANE)

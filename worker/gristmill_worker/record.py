@@ -14,7 +14,7 @@ from gristmill_worker.attempt import Attempt
 from gristmill_worker.engine.base import Finished, StepOutput
 
 #: Rows of one Attempt that have a span: spread over the Shard, and as many failed ones.
-MAX_ROW_SPANS = 16
+MAX_ROW_SPANS = 8
 
 
 class Record:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib.metadata import version
 from types import TracebackType
 from typing import Self
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -63,7 +65,7 @@ class OtelTracer:
             return NO_SPAN
         span = self._tracer.start_span(
             name,
-            context=_propagator.extract({"traceparent": parent}),
+            context=_context_of(parent),
             kind=_KINDS.get(name, SpanKind.INTERNAL),
             attributes=_attributes(facts),
             start_time=_ns(at),
@@ -107,6 +109,12 @@ class _OtelSpan:
     ) -> None:
         # Its kind only: the text of an error may quote what a caller wrote.
         self.end(error="" if kind is None else kind.__name__)
+
+
+@lru_cache(maxsize=256)
+def _context_of(traceparent: str) -> Context:
+    """Many spans hang on one: the rows of an Attempt, all that is done for a batch."""
+    return _propagator.extract({"traceparent": traceparent})
 
 
 def is_sampled(traceparent: str) -> bool:

@@ -40,7 +40,6 @@ def _serve(
     from gristmill.process.signals import StopSignals
     from gristmill.process.telemetry import ProcessTelemetry
 
-    log_to_stderr(debug=debug)
     settings = settings_from()
     log_to_stderr(debug=debug, log_format=settings.log_format)
     telemetry = ProcessTelemetry("api", Process.API, health=health)

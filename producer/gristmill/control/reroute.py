@@ -6,6 +6,7 @@ import logging
 
 from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control
+from gristmill.errors import QueueRefused
 from gristmill.fleet import LOST_AFTER_S
 from gristmill.ledger import batches, routed
 from gristmill.ledger.shards import ShardRow
@@ -34,9 +35,12 @@ def reroute(control: Control) -> None:
         with control.ledger.read() as conn:
             if lane in routed.list_lanes(conn):
                 continue
-        control.queue.remove_lane(lane)
         removed.add(lane)
-        log.info("lane removed, its pool is gone lane=%s", lane)
+        try:
+            control.queue.remove_lane(lane)
+            log.info("lane removed, its pool is gone lane=%s", lane)
+        except QueueRefused as error:  # this process has no right to; it costs nothing there
+            log.warning("lane left behind lane=%s reason=%s", lane, error)
 
 
 def recall_one(control: Control, shard: ShardRow) -> bool:

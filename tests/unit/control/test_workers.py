@@ -12,12 +12,14 @@ from pipeline import PIN, Bench, fast_folder
 
 from gristmill.control.accept import take_bells
 from gristmill.control.sweep import sweep
+from gristmill.errors import QueueRefused
 from gristmill.fleet import (
     FORGET_AFTER_S,
     KnownWorker,
     WorkerBeat,
     WorkerCard,
     WorkerState,
+    lane_of,
 )
 from gristmill.ledger import workers
 from gristmill.message_wire import encode_beat
@@ -120,3 +122,21 @@ def test_the_sweep_forgets_workers_of_yesterday(bench: Bench) -> None:
     sweep(bench.control)
 
     assert [worker.card for worker in known(bench)] == [SMALL]
+
+
+def test_the_lane_of_a_lost_pool_may_be_left_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(lane: str) -> None:
+        raise QueueRefused("no right to")
+
+    monkeypatch.setattr(bench.queue, "remove_lane", refuse)
+    ring(bench, beat(0))
+    take_bells(bench.control)
+    bench.clock.advance(60)
+
+    control = bench.control
+    for _ in range(2):
+        sweep(control)
+
+    assert caplog.text.count(f"lane left behind lane={lane_of(CARD)}") == 1

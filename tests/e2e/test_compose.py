@@ -7,6 +7,7 @@ configured as the file says; names of hosts, ports and paths of containers stand
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -31,12 +32,24 @@ from postgresql import PostgresqlProcess
 from postgresql import postgresql_process as postgresql_process
 from redis_server import RedisProcess
 
+from gristmill.metrics import Process, metrics_of
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "infra"))
 
 from places import COMPOSE, ENV, INFRA, read_compose
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 NUM_ROWS = 24
+#: What is told from the first time on, or where there is a price.
+LATER = {
+    "gristmill_cost_per_million_tokens",
+    "gristmill_cost_total",
+    "gristmill_lease_losses_total",
+    "gristmill_machine_cost_total",
+    "gristmill_preemptions_total",
+    "gristmill_retries_total",
+    "gristmill_webhook_deliveries_total",
+}
 
 
 @dataclass
@@ -162,7 +175,7 @@ def stack(
 
 
 def test_the_services_come_up_answer_a_batch_and_go_down(stack: Stack, tiny_model: Path) -> None:
-    told = stack.run("migrate")
+    migrated = stack.run("migrate")
     for name in ("api", "control", "worker"):
         stack.start(name)
     key = stack.run("api", "keys", "create", "--name", "first").strip()
@@ -189,16 +202,19 @@ def test_the_services_come_up_answer_a_batch_and_go_down(stack: Stack, tiny_mode
     }
     codes = {name: stack.stop(name) for name in ("worker", "control", "api")}
 
-    assert "schema" in told
+    assert "schema" in migrated
     assert ended.status == "completed"
     assert [row["custom_id"] for row in output] == [f"r{idx}" for idx in range(NUM_ROWS)]
     assert codes == {"worker": 0, "control": 0, "api": 0}
     for name, text in metrics.items():
         assert f'gristmill_build_info{{process="{name}"' in text
-    assert (
-        f'gristmill_backlog_worker_seconds{{lane="bulk",model="{tiny_model.name}"}}'
-        in (metrics["control"])
-    )
+    backlog = f'gristmill_backlog_worker_seconds{{lane="bulk",model="{tiny_model.name}"}}'
+    assert backlog in metrics["control"]
+    told = {name: set(re.findall(r"^# TYPE (\w+)", text, re.M)) for name, text in metrics.items()}
+    for name in told:
+        known = {metric.name for metric in metrics_of(Process(name))}
+        assert {one for one in told[name] if one.startswith("gristmill_")} <= known
+        assert known - told[name] <= LATER
 
 
 def look(port: int) -> str:

@@ -21,7 +21,7 @@ from local_run import BYTES, RealClock
 
 from gristmill.cli.failures import ExitCode, failures_reported
 from gristmill.compute import ComputeWorker, worker_config
-from gristmill.local.find import find_local_model
+from gristmill.local_model import find_local_model
 from gristmill.process.connect import connect
 from gristmill.process.health import health_served
 from gristmill.process.logs import log_to_stderr

@@ -17,7 +17,7 @@ from redis_server import shared_server
 
 from gristmill import local
 from gristmill.compute import worker_config
-from gristmill.local.find import find_local_model
+from gristmill.local_model import find_local_model
 from gristmill.process.connect import connect
 from gristmill_worker.worker import Worker
 

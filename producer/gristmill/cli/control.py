@@ -101,7 +101,7 @@ def _connect(
         from gristmill.control.base import Control
         from gristmill.control.gauges import LedgerGauges
         from gristmill.ledger.open import open_ledger
-        from gristmill.local.find import find_local_model
+        from gristmill.local_model import find_local_model
         from gristmill.prices import read_prices
         from gristmill.process.connect import connect
         from gristmill.process.control import LoopedControl

@@ -260,7 +260,7 @@ def _device(model: str | None) -> Iterator[Finding]:
     with suppress(GristmillError):
         yield Finding("device", "ok", find_device(settings.device))
     if model is not None:
-        from gristmill.local.find import find_local_model
+        from gristmill.local_model import find_local_model
 
         found, _ = find_local_model(model, settings=settings, revision=None, served_names=())
         yield Finding("model", "ok", f"{found.name}: up to {found.max_model_len} tokens")

@@ -82,8 +82,8 @@ def _serve(
         from gristmill.cli.welcome import welcome
         from gristmill.compute import find_worker
         from gristmill.local.data_folder import DataFolder
-        from gristmill.local.find import find_local_model
         from gristmill.local.service import Service
+        from gristmill.local_model import find_local_model
     with signals, DataFolder(data_dir) as folder:
         build_worker = find_worker()
         model, device = find_local_model(

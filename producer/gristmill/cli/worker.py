@@ -107,7 +107,7 @@ def _serve(
 
     def build() -> ComputeWorker:
         from gristmill.compute import find_worker, worker_config
-        from gristmill.local.find import find_local_model
+        from gristmill.local_model import find_local_model
         from gristmill.process.connect import connect
 
         queue, store = connect(queue_url, store_url, settings)

@@ -19,13 +19,13 @@ from gristmill.control.loop import ControlLoop
 from gristmill.ledger import batches
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.status import BatchStatus, FreezeReason
-from gristmill.local.find import find_local_model
 from gristmill.local.input_file import InputFile
 from gristmill.local.result_files import publish
 from gristmill.local.values import Phase, Progress, RunConfig, Summary
 from gristmill.local.where import hear_only_of, open_control, remove_from_store, remove_lane
 from gristmill.local.work_folder import TENANT_ID, WorkFolder, check_same_run
 from gristmill.local.worker_thread import WorkerThread
+from gristmill.local_model import find_local_model
 from gristmill.models import Model
 
 #: The worker is idle at the end of each run, and only then.

@@ -20,7 +20,7 @@ sys.path.insert(0, str(TESTS / "integration"))
 from pipeline import PIN  # noqa: E402
 
 from gristmill.compute import WorkerConfig, worker_config  # noqa: E402
-from gristmill.local.find import find_local_model  # noqa: E402
+from gristmill.local_model import find_local_model  # noqa: E402
 from gristmill.process.connect import connect  # noqa: E402
 from gristmill.settings import Settings  # noqa: E402
 from gristmill.types import FinishReason, Job, Usage  # noqa: E402

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.errors import CorruptDocument, UnsupportedFormat
+from gristmill.cli.settings_from import settings_from
+from gristmill.errors import CorruptDocument, UnsupportedFormat, UsageError
 from gristmill.fleet import (
     LOST_AFTER_S,
+    OWN_POOL,
     PREFILL_LENGTHS,
     SMALLEST_ROW_CLASS,
     Feature,
@@ -35,7 +37,7 @@ from gristmill.message_wire import (
     encode_bell,
     encode_pointer,
 )
-from gristmill.queues.base import MAX_BODY_BYTES, is_lane
+from gristmill.queues.base import BULK_LANE, MAX_BODY_BYTES, is_lane
 from gristmill.types import Bell, ModelPin, ShardPointer
 
 PIN = ModelPin("m", "rev", "tok", "float32")
@@ -232,3 +234,14 @@ def test_a_worker_that_says_nothing_is_lost_unless_it_has_ended() -> None:
     assert ready.state_at(100 + LOST_AFTER_S + 1) is WorkerState.LOST
     assert ready.is_alive_at(100) and not ready.is_alive_at(100 + LOST_AFTER_S + 1)
     assert ended.state_at(10**9) is WorkerState.ENDED and not ended.is_alive_at(100)
+
+
+@pytest.mark.parametrize("wrong", ["control", "a b", "", " , ", "x" * 49, "pool,-x"])
+def test_lanes_that_nobody_can_listen_to_are_refused_with_the_value_seen(wrong: str) -> None:
+    with pytest.raises(UsageError, match=r"GRISTMILL_LANES is set to .*write names of Lanes"):
+        settings_from(lanes=wrong)
+
+
+def test_lanes_are_named_once_each_in_their_order() -> None:
+    assert settings_from(lanes="mine, pool,mine").lane_names == ("mine", OWN_POOL)
+    assert settings_from().lane_names == (OWN_POOL, BULK_LANE)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_up import Up, folder_with_model
+from test_up import Up, folder_with_model, wait_for
 from typer.testing import CliRunner, Result
 
 from gristmill.cli import app
@@ -215,6 +215,7 @@ def test_a_key_that_is_refused_ends_in_5_and_is_not_kept(run: Run, tmp_path: Pat
 def test_the_doctor_says_what_is_well_and_what_is_not(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ready_worker(run)
     store = f"--store={tmp_path}/store"
     well = document(run("doctor", store, f"--ledger={tmp_path}/l.sqlite", "--json"))
     assert {one["name"]: one["state"] for one in well}.items() >= {
@@ -235,8 +236,18 @@ def test_the_doctor_says_what_is_well_and_what_is_not(
     assert "BAD  settings" in ill and "GRISTMILL_LEASE_S" in ill
 
 
+def ready_worker(run: Run) -> Any:
+    """That of the service, as soon as it has announced itself."""
+
+    def find() -> Any:
+        (worker, *_) = document(run("workers", "--json"))["data"] or [{}]
+        return worker if worker.get("state") == "ready" else None
+
+    return wait_for(find)
+
+
 def test_workers_are_shown_with_what_they_can_and_do(run: Run) -> None:
-    (worker,) = document(run("workers", "--json"))["data"]
+    worker = ready_worker(run)
     header, line = run("workers", "--format", "table").stdout.splitlines()
 
     assert (worker["state"], worker["model"], worker["lanes"][1:]) == ("ready", "M", ["bulk"])

@@ -8,7 +8,6 @@ import jsonschema_rs
 import pytest
 from calls import check_call, known_variables
 from expressions import selectors_of
-from health_routes import API_ROUTES, PROCESS_ROUTES
 from places import EXAMPLES, read_json, read_yaml
 from rendered import CUSTOM, KUBERNETES, Manifests, lint, render
 
@@ -157,6 +156,8 @@ def test_pods_are_restricted(manifests: Manifests) -> None:
 
 
 def test_probes_ask_routes_that_are_answered(manifests: Manifests) -> None:
+    from health_routes import API_ROUTES, PROCESS_ROUTES
+
     for component in ("api", "control", "worker"):
         (container,) = manifests.pods[component]["spec"]["containers"]
         routes = API_ROUTES if component == "api" else PROCESS_ROUTES

@@ -61,7 +61,7 @@ class Worker:
         self._announcer = announcer or Announcer(
             queue, plain_card(config, kv_tokens=kv_tokens), monotonic=monotonic, wall=wall
         )
-        self._lanes = Lanes(queue, lanes_of(self._announcer.card, config))
+        self._lanes = Lanes(queue, lanes_of(self._announcer.card, config), clock=monotonic)
         self.equipment = equipment
         self._monotonic = monotonic
         self._wall = wall

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from fake_engine import Clock, FakeEngine
 from floor import LONG, Floor
-from pipeline import PIN, MemoryStore, make_job, worker_config
+from pipeline import PIN, MemoryStore, worker_config
 
 from gristmill.errors import OutOfMemory, QueueError, QueueRefused
 from gristmill.fleet import WorkerBeat, WorkerCard, WorkerState, lane_of
 from gristmill.message_wire import decode_beat, decode_news
-from gristmill.queues.base import BULK_LANE, Lease
+from gristmill.queues.base import BULK_LANE
 from gristmill.queues.memory import MemoryQueue
 from gristmill.types import CONTROL_LANE, Bell
 from gristmill_worker import announcer as announcer_module
@@ -205,60 +205,6 @@ def test_lost_leases_are_counted() -> None:
     worker.turn()
 
     assert worker._announcer.beat().num_lease_losses == 1
-
-
-def test_the_lane_of_its_pool_comes_before_the_mixed_one() -> None:
-    floor = Floor()
-    worker = floor.worker()
-    card = worker._announcer.beat().card
-    floor.send(0, [make_job(0)])
-    floor.send(1, [make_job(1)], lane=lane_of(card))
-
-    floor.turn(worker)
-    first = worker._attempts[0].shard.n
-    floor.run_dry(worker)
-    floor.turn(worker, times=30)
-
-    assert first == 1
-    assert len(floor.results()) == 2
-
-
-class NoNewLanes(MemoryQueue):
-    """Has `bulk` and `control`, and refuses to make another, as SQS without the right to."""
-
-    def receive(self, lanes: Any, *args: Any, **options: Any) -> list[Lease]:
-        if set(lanes) - {BULK_LANE, CONTROL_LANE} and isinstance(lanes, tuple):
-            raise QueueRefused("There is no queue of this name, and none may be made.")
-        return super().receive(lanes, *args, **options)
-
-
-def test_a_worker_that_may_not_make_its_pools_lane_works_from_the_mixed_one_and_says_so() -> None:
-    floor = Floor(queue=NoNewLanes(60.0))
-    worker = floor.worker()
-    floor.send(0, [make_job(0)])
-
-    floor.run_dry(worker)
-
-    assert len(floor.results()) == 1
-    assert worker._announcer.beat().card.lanes == (BULK_LANE,)
-
-
-def test_the_last_lane_is_not_given_up() -> None:
-    floor = Floor(queue=NoNewLanes(60.0))
-    worker = floor.worker(lanes=("mine",))
-
-    with pytest.raises(QueueRefused):
-        worker.turn()
-
-
-def test_a_worker_listens_where_it_is_told_to() -> None:
-    floor = Floor()
-    worker = floor.worker(lanes=("mine", "pool", "mine"))
-
-    worker.turn()
-
-    card = worker._announcer.beat().card
-    assert card.lanes == ("mine", lane_of(card))
 
 
 def equipped(*, kv_tokens: int = 4096) -> Equipment:

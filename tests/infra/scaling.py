@@ -10,4 +10,9 @@ _TEMPLATE = (CHART / "templates/_triggers.tpl").read_text("utf-8")
 _QUERIES = re.findall(r"query: >-\n(.*?)\n    threshold", _TEMPLATE, re.S)
 
 #: Of the chart's template, on one line.
-SCALING = " ".join(re.sub(r"{{.*?}}", '"m"', _QUERIES[0]).split())
+SCALING = " ".join(
+    _QUERIES[0]
+    .replace("{{ $model | quote }}", '"m"')
+    .replace("{{ $scaling.prometheus.lanes | quote }}", '".*"')
+    .split()
+)

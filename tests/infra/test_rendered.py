@@ -244,7 +244,7 @@ def test_the_fleet_scales_to_zero_by_the_backlog(manifests: Manifests, example: 
     if example.stem == "aws":
         first, _ = selectors_of(trigger["metadata"]["query"])
         assert first.name == "gristmill_backlog_worker_seconds"
-        assert first.matchers == (("model", "my-model"),)
+        assert first.matchers == (("model", "my-model"), ("lane", ".*"))
     if example.stem == "redis":
         from gristmill.queues.base import BULK_LANE
 

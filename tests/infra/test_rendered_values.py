@@ -41,6 +41,17 @@ def test_a_second_model_is_a_release_of_workers_and_control() -> None:
     assert len(manifests.of("NetworkPolicy")) == 2
 
 
+def test_a_second_kind_of_machine_is_a_release_of_workers_that_counts_its_own_lanes() -> None:
+    off = {"enabled": False}
+    scaling = {"prometheus": {"lanes": "pool-32k-.*"}}
+    worker = {"scaling": scaling, "settings": {"GRISTMILL_LANES": "pool"}}
+    manifests = render(deep_merge(LEAST, {"api": off, "control": off, "worker": worker}))
+    (scaled,) = manifests.of("ScaledObject")
+
+    assert set(manifests.pods) == {"worker"}
+    assert 'lane=~"pool-32k-.*"' in scaled["spec"]["triggers"][0]["metadata"]["query"]
+
+
 def test_an_image_may_be_named_by_its_digest() -> None:
     digest = "sha256:" + "0" * 64
     image = {"image": {"worker": {"repository": "r/w", "tag": "t", "digest": digest}}}

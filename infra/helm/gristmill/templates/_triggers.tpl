@@ -11,7 +11,7 @@
   metadata:
     serverAddress: {{ $scaling.prometheus.serverAddress | quote }}
     query: >-
-      sum(max by (lane) (gristmill_backlog_worker_seconds{model={{ $model | quote }}}))
+      sum(max by (lane) (gristmill_backlog_worker_seconds{model={{ $model | quote }},lane=~{{ $scaling.prometheus.lanes | quote }}}))
       or 0 * max(gristmill_build_info{process="control"})
     threshold: {{ $scaling.prometheus.targetSeconds | quote }}
     activationThreshold: "0"

@@ -16,13 +16,18 @@ from webhook_receiver import Receiver
 from gristmill.api.access import Scope
 from gristmill.fleet import WorkerBeat, WorkerCard, WorkerState
 from gristmill.histogram import Histogram
-from gristmill.ledger import courses, paces, workers
+from gristmill.ledger import courses, paces, shards, workers
+from gristmill.ledger.batch_times import BatchTimes
 from gristmill.ledger.batches import batches
 from gristmill.ledger.courses import Course, Point
+from gristmill.ledger.schema import shards as shards_table
+from gristmill.ledger.shards import NewShard, ShardState
+from gristmill.queues.base import BULK_LANE
 from gristmill.types import ModelPin
 
 TENANT = "acme"
 PIN = ModelPin(name="smollm2-135m", revision="r", tokenizer_hash="t", dtype="float32")
+LANE = "pool-8k-3f9ac1d27b604e58"
 _JOBS = (
     *("Product reviews, sentiment", "Support tickets, routing", "Contract clauses"),
     *("Catalogue translation fr-de", "Safety labels, week 47", "Eval: 12k questions"),
@@ -56,7 +61,8 @@ def furnish(house: House) -> Scenery:
         done = house.wait(house.create(lines, metadata={"name": "Product questions"}))
         path = f"/v1/webhook_endpoints/{made['id']}/deliveries"
         house.wait_for(lambda: http.get(path).json()["data"][0]["status"] == "delivered")
-    refused = house.wait(house.create(["{", make_line("a"), make_line("a")]))
+    broken = ["{", make_line("a"), make_line("a")]
+    refused = house.wait(house.create(broken, metadata={"name": "Draft prompts"}))
     access = house.service.access
     access.make_key(TENANT, name="ci pipeline", expires_at=int(house.clock()) + 40 * 86400)
     access.make_key(TENANT, name="notebook", scopes=(Scope.BATCHES_READ, Scope.FILES_READ))
@@ -79,7 +85,11 @@ def _busy_batches(house: House) -> str:
     ids = make_batches(house, TENANT, len(_JOBS))
     for i, (batch_id, name) in enumerate(zip(ids, _JOBS, strict=True)):
         total = (120_000, 48_000, 7_500, 250_000, 12_000)[i % 5]
+        created_at = now - 450 * (len(_JOBS) - i) ** 2
         values: dict[str, Any] = {
+            "created_at": created_at,
+            "in_progress_at": created_at + 20,
+            "completed_at": created_at + 20 + 390 * (len(_JOBS) - i),
             "metadata": {"name": name, "team": "search"},
             "model_name": PIN.name,
             "total": total,
@@ -96,7 +106,6 @@ def _busy_batches(house: House) -> str:
                 "completed_at": None,
                 "completed": int(total * done),
                 "failed": 31,
-                "in_progress_at": now - 3100,
                 "prompt_tokens": int(212 * total * done),
                 "completion_tokens": int(96 * total * done),
                 "cached_tokens": int(61 * total * done),
@@ -106,17 +115,18 @@ def _busy_batches(house: House) -> str:
             values |= {"status": ("cancelled", "expired")[i == 5], "completed": total // 3}
         with house.data.ledger.write() as conn:
             conn.execute(update(batches).where(batches.c.id == batch_id).values(**values))
-    _course(house, ids[7], now)
+    _course(house, ids[7], ids[9], now)
     return ids[7]
 
 
-def _course(house: House, batch_id: str, now: int) -> None:
-    course = Course(now - 3000)
-    for i in range(120):
+def _course(house: House, batch_id: str, other_id: str, now: int) -> None:
+    """Of a batch that runs; both have Shards out."""
+    course = Course(now - 4000)
+    for i in range(200):
         wave = 1 + 0.25 * math.sin(i / 7) + 0.1 * math.sin(i * 1.7)
-        rows = int(25 * 25 * wave * min(1.0, (i + 2) / 9) * (0.45 if 60 <= i < 68 else 1))
+        rows = int(500 * wave * min(1.0, (i + 2) / 9) * (0.45 if 90 <= i < 104 else 1))
         point = Point(rows, 212 * rows, 96 * rows)
-        course = course.with_point(point, now=now - 3000 + 25 * i)
+        course = course.with_point(point, now=now - 4000 + 20 * i)
     course = course.with_failures({"context_length_exceeded": 22, "invalid_value": 9})
     ttft, itl = Histogram(), Histogram()
     for i in range(1000):
@@ -133,9 +143,27 @@ def _course(house: House, batch_id: str, now: int) -> None:
                 failures=dict(course.failures),
             )
         )
-        measured = {"ttft": ttft.to_wire(), "itl": itl.to_wire(), "first_sent_at": now - 3050}
+        times = BatchTimes(
+            4650, 4650 * 310.0, 4650 * 21.0, 4650 * 1.9, 4650 * 0.3, 4650 * 3.1, ttft
+        )
+        measured = {
+            "times": times.to_wire(),
+            "ttft": ttft.to_wire(),
+            "itl": itl.to_wire(),
+            "first_sent_at": now - 4010,
+        }
         conn.execute(update(batches).where(batches.c.id == batch_id).values(**measured))
-        pace = {"lane": "bulk", "model_name": PIN.name, "num_tokens": 770_000.0, "busy_s": 120.0}
+        for i, batch in enumerate((batch_id, other_id)):
+            sent = [NewShard(n, 256, 256, 54_000, 79_000) for n in range((11, 43)[i])]
+            shards.add(conn, TENANT, batch, 0, sent)
+        is_ours = shards_table.c.tenant_id == TENANT
+        is_shown = shards_table.c.batch_id.in_([batch_id, other_id])
+        conn.execute(
+            update(shards_table)
+            .where(is_ours, is_shown)
+            .values(state=ShardState.SENT, lane=LANE, sent_at=now, ring_at=now + 86_400)
+        )
+        pace = {"lane": BULK_LANE, "model_name": PIN.name, "num_tokens": 770_000.0, "busy_s": 120.0}
         conn.execute(paces.paces.insert().values(**pace, heard_at=float(now)))
 
 
@@ -157,7 +185,7 @@ def beat_all(house: House) -> None:
                 max_row_tokens=8192 if kv_tokens < 1e6 else 131_072,
                 max_num_seqs=64,
                 kv_tokens=kv_tokens,
-                lanes=("pool-8k-3f9ac1d27b604e58", "bulk"),
+                lanes=(LANE, BULK_LANE),
             )
             beat = WorkerBeat(
                 card,

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from house import House, document, make_lines
 from local_run import make_line
-from visitor import Visitor, make_batches, text_of, visitor
+from visitor import Visitor, beat, make_batches, text_of, visitor
 from webhook_receiver import Receiver
 
 from gristmill.api.access import Scope
-from gristmill.fleet import WorkerBeat, WorkerCard, WorkerState
-from gristmill.ledger import workers
-from gristmill.types import ModelPin
+from gristmill.ledger import shards, workers
+from gristmill.ledger.shards import NewShard
+from gristmill.queues.base import BULK_LANE
 
 HOSTILE = """</td><script>alert("x")</script><img src=x onerror='alert(1)'>"""
 
@@ -253,35 +253,26 @@ def test_a_delivery_is_seen_in_the_log_and_replayed(house: House) -> None:
     assert somebody.get(path).status_code == 404
 
 
-def beat(worker_id: str, **fields: Any) -> WorkerBeat:
-    card = WorkerCard(
-        worker_id=worker_id,
-        host=f"host-{worker_id}",
-        model=ModelPin(name="M", revision="r", tokenizer_hash="t", dtype="float32"),
-        device="cpu",
-        max_row_tokens=4096,
-        max_num_seqs=64,
-        kv_tokens=10_000,
-        lanes=("pool-4k-0", "bulk"),
-    )
-    return WorkerBeat(card, 1, WorkerState.READY, 0.0, kv_used_tokens=2500, num_rows=7, **fields)
-
-
 def test_the_fleet_shows_workers_and_backlog_to_admins_only(house: House) -> None:
     now = int(house.clock())
     with house.data.ledger.write() as conn:
         workers.put_beat(conn, beat("aa"), now=now)
         workers.put_beat(conn, beat("bb"), now=now - 3600)
-    make_batches(house, "waiting", 2, status="in_progress", completed=0, failed=0)
+    waiting = make_batches(house, "waiting", 1, status="in_progress", completed=0, failed=0)
+    with house.data.ledger.write() as conn:
+        shards.add(conn, "waiting", waiting[0], 0, [NewShard(0, 10, 10, 100, 2000)])
+        shards.mark_sent(
+            conn, shards.get(conn, "waiting", waiting[0], 0), now=now, ring_at=now + 86_400
+        )
 
     shown = visitor(house).get("/fleet").text
     text = text_of(shown)
     reader = visitor(house, "acme", scopes=(Scope.BATCHES_READ,))
     refused = reader.get("/fleet")
 
-    assert "host-aa" in text and "25 % of 10.0 k" in text and "pool-4k-0" in text
+    assert "host-aa" in text and "25 % of 10.0 k tokens" in text and "pool-4k-0" in text
     assert text.index("host-aa") < text.index("host-bb") and "lost" in text
-    assert re.search(r"M 2 2,000", text)
+    assert re.search(rf"{BULK_LANE} M 0 10 2.00 k 0 1", text)
     assert refused.status_code == 403 and "lacks the scope" in text_of(refused.text)
     assert "/dashboard/fleet" not in reader.get("/batches").text
 

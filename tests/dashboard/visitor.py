@@ -12,6 +12,7 @@ import httpx2
 from house import House
 
 from gristmill.api.access import Scope
+from gristmill.fleet import WorkerBeat, WorkerCard, WorkerState
 from gristmill.ledger import batches
 from gristmill.ledger.batch import Submission
 from gristmill.types import Endpoint, ModelPin
@@ -41,7 +42,10 @@ class Visitor:
 
     def __init__(self, house: House, **headers: str) -> None:
         self.http = httpx2.Client(
-            base_url=f"{house.service.url}/dashboard", timeout=30, headers=headers
+            base_url=f"{house.service.url}/dashboard",
+            timeout=30,
+            headers=headers,
+            verify=False,  # there is nothing to verify, and to get ready for it takes long
         )
 
     def log_in(self, key: str, **fields: str) -> httpx2.Response:
@@ -115,3 +119,18 @@ def make_batches(house: House, tenant_id: str, count: int, **columns: Any) -> li
         statement = batches.batches.update().where(batches.batches.c.id.in_(ids))
         conn.execute(statement.values(in_progress_at=begin, completed_at=begin + 60, **values))
     return ids
+
+
+def beat(worker_id: str, **fields: Any) -> WorkerBeat:
+    """Of a worker that is ready and has some rows."""
+    card = WorkerCard(
+        worker_id=worker_id,
+        host=f"host-{worker_id}",
+        model=ModelPin(name="M", revision="r", tokenizer_hash="t", dtype="float32"),
+        device="cpu",
+        max_row_tokens=4096,
+        max_num_seqs=64,
+        kv_tokens=10_000,
+        lanes=("pool-4k-0", "bulk"),
+    )
+    return WorkerBeat(card, 1, WorkerState.READY, 0.0, kv_used_tokens=2500, num_rows=7, **fields)

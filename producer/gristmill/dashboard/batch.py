@@ -14,12 +14,12 @@ from gristmill.api.batch_life import retry_batch
 from gristmill.api.batches import cancel_batch, find_batch
 from gristmill.api.files import retrieve_content
 from gristmill.api.objects import batch_object
+from gristmill.api.timings import PercentilesObject, TimingsObject
 from gristmill.dashboard import chart
 from gristmill.dashboard.batches import name_of
 from gristmill.dashboard.sample import sample_of
 from gristmill.dashboard.timeline import timeline_of
 from gristmill.dashboard.visit import Visit, form, page, path_of
-from gristmill.histogram import Histogram
 from gristmill.ledger import courses, life, webhooks
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.courses import Course
@@ -32,17 +32,6 @@ _NEVER_RUN = {
     FreezeReason.CANCELLED: "batch_cancelled",
     FreezeReason.BUDGET: "budget_exceeded",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """Quantiles in seconds."""
-
-    name: str
-    meaning: str
-    p50: float | None
-    p90: float | None
-    p99: float | None
 
 
 def show_batch(visit: Visit) -> Response:
@@ -66,7 +55,8 @@ def show_batch(visit: Visit) -> Response:
         webhook=endpoint if endpoint is not None and endpoint.deleted_at is None else None,
         course=course,
         rates=rates_of(course) if course else None,
-        latencies=_latencies(batch),
+        latencies=_latencies(shown.timings),
+        stretches=_stretches(shown.timings),
         failures=failures_of(batch, course),
         timeline=timeline_of(batch),
         poll_s=_POLL_S if is_open else None,
@@ -148,19 +138,23 @@ def _has_rows_to_retry(batch: Batch) -> bool:
     return batch.error_file_id is not None or batch.in_progress_at is None
 
 
-def _latencies(batch: Batch) -> list[Latency]:
-    both = (
-        ("TTFT", "time to first token: from a row's entry into the engine", batch.ttft),
-        ("ITL", "inter-token latency: between two tokens of a row", batch.itl),
+def _latencies(timings: TimingsObject | None) -> list[tuple[str, str, PercentilesObject]]:
+    """Name, meaning and percentiles of what was measured."""
+    if timings is None:
+        return []
+    found = (
+        ("TTFT", "time to first token: from a row's entry into an engine", timings.ttft_seconds),
+        ("ITL", "inter-token latency: between two tokens of a row", timings.itl_seconds),
+        ("Wait", "until a row is computed, once the batch is in progress", timings.wait_seconds),
     )
-    return [
-        _latency(name, meaning, histogram) for name, meaning, histogram in both if histogram.counts
-    ]
+    return [(name, meaning, values) for name, meaning, values in found if values is not None]
 
 
-def _latency(name: str, meaning: str, histogram: Histogram) -> Latency:
-    p50, p90, p99 = map(histogram.quantile, (0.5, 0.9, 0.99))
-    return Latency(name, meaning, p50, p90, p99)
+def _stretches(timings: TimingsObject | None) -> list[chart.Stretch]:
+    """Where the time of a row went, on average."""
+    if timings is None or timings.mean_row_seconds is None:
+        return []
+    return chart.stretches(timings.mean_row_seconds.model_dump())
 
 
 def _asked(visit: Visit) -> Batch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 600, 120
@@ -33,6 +33,29 @@ def draw(values: Sequence[float]) -> Chart | None:
 def _y(value: float, top: float) -> str:
     # A little room, so that the line is not cut in half at the top.
     return f"{HEIGHT - 2 - value / top * (HEIGHT - 4):.1f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a whole: where it begins and how wide it is, in hundredths of the whole."""
+
+    name: str
+    value: float
+    start: float
+    width: float
+
+
+def stretches(parts: Mapping[str, float]) -> list[Stretch]:
+    """One behind the other, in their order; none where all are zero."""
+    whole = sum(parts.values())
+    if whole <= 0:
+        return []
+    found, start = [], 0.0
+    for name, value in parts.items():
+        width = 100 * value / whole
+        found.append(Stretch(name, value, round(start, 2), round(width, 2)))
+        start += width
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gristmill.api.access import Scope
-from gristmill.control.budget import tokens_left
+from gristmill.api.workers import WorkerObject, list_workers
 from gristmill.dashboard.visit import Visit, page
-from gristmill.fleet import KnownWorker, WorkerState
-from gristmill.ledger import paces, turns, workers
+from gristmill.fleet import WorkerState
+from gristmill.ledger import backlog, paces
+from gristmill.ledger.backlog import Waiting
 from gristmill.ledger.paces import Pace
-from gristmill.ledger.turns import RunningBatch
+from gristmill.ledger.shards import ShardState
 from gristmill.queues.base import BULK_LANE
 
 _ON_A_PAGE = 100
@@ -30,38 +31,29 @@ _STATES = (
     WorkerState.LOST,
     WorkerState.ENDED,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ShownWorker:
-    known: KnownWorker
-    state: WorkerState
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """Of one model: what is left of its running batches, and how long that takes at its pace."""
-
-    model: str
-    num_batches: int
-    num_rows: int
-    tokens: int
-    tokens_per_s: float | None
-    heard_at: float | None
-
-    @property
-    def seconds(self) -> float | None:
-        return self.tokens / self.tokens_per_s if self.tokens_per_s else None
+_GONE = (WorkerState.LOST, WorkerState.ENDED)
 
 
 @dataclass(frozen=True, slots=True)
 class ShownLane:
-    """A Lane that Workers listen to."""
+    """A Lane, for one model: who listens there first, and what is left to do.
 
-    name: str
-    num_workers: int
-    num_rows: int
-    tokens_per_s: float
+    Work that was not sent yet may go to any Lane, and counts for the mixed one, as in the metrics.
+    """
+
+    lane: str
+    model: str
+    num_workers: int = 0
+    num_rows: int = 0
+    num_tokens: int = 0
+    num_waiting_shards: int = 0
+    num_sent_shards: int = 0
+    #: Of all workers of the model together.
+    tokens_per_s: float | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        return self.num_tokens / self.tokens_per_s if self.tokens_per_s else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,81 +68,67 @@ class Totals:
 
 
 def show_fleet(visit: Visit) -> Response:
-    now = visit.api.clock()
-    after = visit.asked("after") or ""
+    after = visit.asked("after")
+    found = list_workers(visit.api, visit.caller, after=after, limit=_ON_A_PAGE, include_ended=True)
     with visit.api.ledger.read() as conn:
-        found = workers.list_workers(conn, limit=_ON_A_PAGE + 1, after_id=after)
-        running = turns.list_running(conn)
+        waiting = backlog.list_waiting(conn)
         speeds = paces.list_paces(conn, BULK_LANE)
-    shown = [ShownWorker(known, known.state_at(now)) for known in found[:_ON_A_PAGE]]
-    alive = [one.known for one in shown if one.known.is_alive_at(now)]
-    shown.sort(key=lambda one: (_STATES.index(one.state), one.known.card.host))
+    alive = [worker for worker in found.data if worker.state not in _GONE]
     return visit.render(
         "fleet_live.html" if visit.is_poll else "fleet.html",
-        workers=shown,
+        workers=sorted(found.data, key=lambda worker: (_STATES.index(worker.state), worker.host)),
         totals=_totals(alive),
-        lanes=lanes_of(alive),
-        backlogs=backlogs_of(running, speeds),
+        lanes=lanes_of(alive, waiting, speeds),
         after=after,
-        has_more=len(found) > _ON_A_PAGE,
-        last_id=found[_ON_A_PAGE - 1].card.worker_id if len(found) > _ON_A_PAGE else None,
+        has_more=found.has_more,
+        last_id=found.last_id,
         poll_s=_POLL_S,
     )
 
 
-def lanes_of(alive: Iterable[KnownWorker]) -> list[ShownLane]:
-    """Each Worker counts where it listens first."""
-    by_name: dict[str, list[KnownWorker]] = {}
-    for known in alive:
-        for name in known.card.lanes[:1]:
-            by_name.setdefault(name, []).append(known)
-    return [
-        ShownLane(
-            name,
-            len(found),
-            sum(known.beat.num_rows for known in found),
-            sum(known.beat.tokens_per_s for known in found),
-        )
-        for name, found in sorted(by_name.items())
+def lanes_of(
+    alive: Iterable[WorkerObject], waiting: Iterable[Waiting], speeds: Iterable[Pace]
+) -> list[ShownLane]:
+    """Those that have work or workers, the longest first."""
+    workers: dict[tuple[str, str], int] = {}
+    for worker in alive:
+        for lane in worker.lanes[:1]:
+            workers[lane, worker.model] = workers.get((lane, worker.model), 0) + 1
+    left: dict[tuple[str, str], list[Waiting]] = {}
+    for one in waiting:
+        left.setdefault((one.lane or BULK_LANE, one.model_name), []).append(one)
+    paces_by_model = {pace.model_name: pace.tokens_per_s for pace in speeds}
+    lanes = [
+        _lane(key, workers.get(key, 0), left.get(key, []), paces_by_model.get(key[1]))
+        for key in sorted({*workers, *left})
     ]
+    return sorted(lanes, key=lambda lane: -lane.num_tokens)
 
 
-def backlogs_of(running: Iterable[RunningBatch], speeds: Sequence[Pace]) -> list[Backlog]:
-    """By model, the longest first."""
-    by_model: dict[str, list[RunningBatch]] = {}
-    for batch in running:
-        by_model.setdefault(batch.model_name, []).append(batch)
-    by_name = {pace.model_name: pace for pace in speeds}
-    found = [
-        _backlog(name, batches, by_name.get(name)) for name, batches in sorted(by_model.items())
-    ]
-    return sorted(found, key=lambda backlog: -backlog.tokens)
+def _lane(
+    key: tuple[str, str], num_workers: int, left: Sequence[Waiting], tokens_per_s: float | None
+) -> ShownLane:
+    def shards(state: ShardState) -> int:
+        return sum(one.num_shards for one in left if one.state is state)
 
-
-def _backlog(model: str, batches: Sequence[RunningBatch], pace: Pace | None) -> Backlog:
-    tokens = sum(
-        tokens_left(
-            expected_tokens=batch.expected_tokens,
-            total=batch.total,
-            completed=batch.completed,
-            failed=batch.failed,
-            used_tokens=batch.used_tokens,
-        )
-        for batch in batches
+    return ShownLane(
+        *key,
+        num_workers=num_workers,
+        num_rows=sum(one.num_jobs for one in left),
+        num_tokens=sum(one.num_tokens for one in left),
+        num_waiting_shards=shards(ShardState.WAITING),
+        num_sent_shards=shards(ShardState.SENT),
+        tokens_per_s=tokens_per_s,
     )
-    rows = sum(batch.total - batch.completed - batch.failed for batch in batches)
-    speed = pace.tokens_per_s if pace else None
-    heard_at = pace.heard_at if pace else None
-    return Backlog(model, len(batches), rows, int(tokens), speed, heard_at)
 
 
-def _totals(alive: Sequence[KnownWorker]) -> Totals:
+def _totals(alive: Sequence[WorkerObject]) -> Totals:
     return Totals(
         num_alive=len(alive),
-        num_rows=sum(known.beat.num_rows for known in alive),
-        tokens_per_s=sum(known.beat.tokens_per_s for known in alive),
-        kv_used_tokens=sum(known.beat.kv_used_tokens for known in alive),
-        kv_tokens=sum(known.card.kv_tokens or 0 for known in alive),
+        num_rows=sum(worker.rows for worker in alive),
+        tokens_per_s=sum(worker.tokens_per_second for worker in alive),
+        kv_used_tokens=sum(worker.kv_used_tokens for worker in alive),
+        kv_tokens=sum(worker.kv_tokens or 0 for worker in alive),
     )
 
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from places import CHART, deep_merge
 
-#: The version of Kubernetes whose schemas are asked.
-KUBERNETES = "1.35"
+#: Whose schemas are asked: the oldest version that the chart is for, and new ones.
+KUBERNETES = ("1.30", "1.35", "1.37")
 #: Groups that Kubernetes itself does not know.
 CUSTOM = ("keda.sh", "monitoring.coreos.com")
 #: What every set of values needs.

@@ -30,7 +30,8 @@ def test_helm_lints_the_chart(example: Path) -> None:
     assert lint(read_yaml(example)) == []
 
 
-def test_kubernetes_takes_every_object(manifests: Manifests) -> None:
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_takes_every_object(manifests: Manifests, version: str) -> None:
     kubernetes_validate = pytest.importorskip(
         "kubernetes_validate", reason="needs kubernetes-validate (make infra-check installs it)"
     )
@@ -38,7 +39,7 @@ def test_kubernetes_takes_every_object(manifests: Manifests) -> None:
 
     assert len(checked) >= 6
     for doc in checked:
-        kubernetes_validate.validate(doc, KUBERNETES, strict=True)
+        kubernetes_validate.validate(doc, version, strict=True)
 
 
 def test_keda_and_the_prometheus_operator_take_theirs(manifests: Manifests, example: Path) -> None:
@@ -66,9 +67,10 @@ def test_a_job_of_a_scaled_job_is_one_that_kubernetes_takes(manifests: Manifests
     )
     for doc in manifests.of("ScaledJob"):
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "one"}}
-        kubernetes_validate.validate(
-            {**job, "spec": doc["spec"]["jobTargetRef"]}, KUBERNETES, strict=True
-        )
+        for version in KUBERNETES:
+            kubernetes_validate.validate(
+                {**job, "spec": doc["spec"]["jobTargetRef"]}, version, strict=True
+            )
 
 
 def test_every_container_runs_a_command_that_exists(manifests: Manifests) -> None:

@@ -59,7 +59,7 @@ def test_a_beat_makes_a_worker_known_and_what_is_no_message_is_dropped(
     assert caplog.text.count("message skipped") == 3
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.randoms())
 def test_whatever_is_lost_repeated_or_late_the_newest_beat_counts(
     sent: list[int], chance: random.Random

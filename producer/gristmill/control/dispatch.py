@@ -6,24 +6,20 @@ Whose turn it is, fair_share.py decides; to which Lane its next Shard goes, the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from sqlalchemy import Connection
 
 from gristmill import crash_points
 from gristmill.control.base import Control
-from gristmill.control.budget import budget_of, expected_usage, tokens_left
-from gristmill.control.fair_share import (
-    URGENT_IN_A_ROW,
-    Demand,
-    FairShare,
-    find_urgent_until,
-    is_hopeless,
-)
+from gristmill.control.budget import tokens_left
+from gristmill.control.fair_share import URGENT_IN_A_ROW, Demand, FairShare, find_urgent_until
+from gristmill.control.filling import Filling, Sent
+from gristmill.control.fleet_view import Kinds
 from gristmill.control.observed import span_of, tell_sent, timed
 from gristmill.control.outlook import NO_SIGN_S
-from gristmill.control.routes import Routes, sendable
+from gristmill.control.routes import Routes, models_alive
 from gristmill.ledger import paces, shards, turns
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.batches import NEVER
@@ -31,7 +27,6 @@ from gristmill.ledger.shards import ShardRow
 from gristmill.ledger.turns import LaneState, ModelKey
 from gristmill.pools import Fleet
 from gristmill.queues.base import BULK_LANE
-from gristmill.router import ToLane
 from gristmill.types import ShardPointer
 from gristmill.wire import encode_pointer
 
@@ -40,20 +35,16 @@ _LOOK_EVERY_S = 5
 #: How far a tenant may be ahead of the others at most: so much work of all workers, and so many
 #: Shards of the largest size.
 _MAX_LEAD_S, _MAX_LEAD_SHARDS = 60.0, 2
-#: Batches in front that are looked at beyond those that fill the window: some are held back.
-_MORE_BATCHES = 16
 #: For so many workers that listen to a Lane one more Shard is kept waiting there.
 _LISTENERS_PER_SHARD = 16
 #: Shards that one transaction marks at most, so that others need not wait long for it.
 _MAX_SENT = 256
 
-_Sent = tuple[Batch, ShardRow, ToLane]
-
 
 @timed("dispatch")
 def dispatch(control: Control) -> int:
     """Send the next Shards while the windows have room; how many. Two at once are harmless."""
-    fleet = control.fleet
+    fleet, now = control.fleet, control.clock()
     room = {
         lane: _window(control, fleet, lane) - control.queue.stats(lane).visible
         for lane in fleet.lanes
@@ -61,11 +52,12 @@ def dispatch(control: Control) -> int:
     if max(room.values()) <= 0:
         return 0
     with control.ledger.read() as conn:
-        if not turns.is_anything_waiting(conn, sendable(fleet)):
+        if not turns.is_anything_waiting(conn, models_alive(fleet)):
             return 0
-    left = control.fleet_view.tokens_left(control.ledger, control.clock())
+    left = control.fleet_view.tokens_left(control.ledger, now)
+    kinds = control.fleet_view.kinds(control.ledger, now)
     with control.ledger.write() as conn:
-        sent = list(_Round(control, conn, fleet, room, left).mark_next())
+        sent = list(_Round(control, conn, fleet, room, left=left, kinds=kinds).mark_next())
     # Marked first: what is lost between the two is rung by the sweep, nothing is sent twice.
     for batch, shard, to in sent:
         crash_points.at("sending", batch=batch.id, shard=shard.n)
@@ -93,15 +85,17 @@ class _Round:
         conn: Connection,
         fleet: Fleet,
         room: Mapping[str, int],
+        *,
         left: Mapping[ModelKey, int],
+        kinds: Kinds,
     ) -> None:
         self._control = control
         self._conn = conn
         self._state = turns.hold_lane(conn, BULK_LANE)
         under_way = turns.list_under_way(conn)
-        self._routes = Routes(conn, fleet, room, control.clock(), under_way, left)
-        self._room = min(self._routes.num_free, _MAX_SENT)
-        self._only = sendable(fleet)
+        self._routes = Routes(
+            *(conn, fleet, room, control.clock()), under_way=under_way, left=left, kinds=kinds
+        )
         found = paces.list_paces(conn, BULK_LANE)
         #: By model, what its workers accomplish; none of those that nothing was heard of lately.
         self._speeds = {
@@ -117,92 +111,40 @@ class _Round:
             of_tenants[one.tenant_id] += one.num_tokens
         self._turns = FairShare(
             self._state.level,
-            turns.list_tenants(conn, BULK_LANE, self._only),
+            turns.list_tenants(conn, BULK_LANE, models_alive(fleet)),
             of_tenants,
             max_lead=max(least_lead, int(_MAX_LEAD_S * all_tokens_per_s)),
         )
-        #: By tenant, what is to be sent next; read when it is its turn.
-        self._waiting: dict[str, Iterator[_Sent]] = {}
 
-    def mark_next(self) -> Iterator[_Sent]:
-        """The Shards whose turn it is, marked as sent."""
+    def mark_next(self) -> Iterator[Sent]:
+        """The Shards whose turn it is, marked as sent; those for Lanes of their own first."""
         state = self._look_for_deadlines(self._state)
-        urgent = self._mark_urgent(state.urgent_until)
-        num_urgent = state.num_urgent
-        for _ in range(self._room):
-            is_urgent = num_urgent < URGENT_IN_A_ROW
-            marked = next(urgent, None) if is_urgent else None
-            if marked is not None:
-                num_urgent += 1
-            else:
-                marked = self._mark_in_turn() or next(urgent, None)
-                num_urgent = 0
-            if marked is None:
-                break
-            batch, shard, _ = marked
-            self._turns.charge(batch.tenant_id, shard.num_expected_tokens)
-            yield marked
+        num_urgent, num_left = state.num_urgent, _MAX_SENT
+        for lane in sorted(self._routes.room, key=lambda lane: (lane == BULK_LANE, lane)):
+            filling = Filling(
+                *(self._control, self._conn, self._routes, self._turns),
+                lane=lane,
+                urgent_until=state.urgent_until,
+                speeds=self._speeds,
+            )
+            while num_left > 0 and self._routes.room[lane] > 0:
+                is_urgent = num_urgent < URGENT_IN_A_ROW
+                marked = filling.next_urgent() if is_urgent else None
+                if marked is not None:
+                    num_urgent += 1
+                else:
+                    marked = filling.next_in_turn() or filling.next_urgent()
+                    num_urgent = 0
+                if marked is None:
+                    break
+                batch, shard, _ = marked
+                self._turns.charge(batch.tenant_id, shard.num_expected_tokens)
+                num_left -= 1
+                yield marked
         turns.move_shares(self._conn, state.lane, self._turns.moved)
         state = replace(state, level=self._turns.level, num_urgent=num_urgent)
         if state != self._state:
             turns.save_lane(self._conn, state)
-
-    def _mark_in_turn(self) -> _Sent | None:
-        """The next Shard of the tenant whose turn it is."""
-        for tenant_id in self._turns.order():
-            if tenant_id not in self._waiting:
-                self._waiting[tenant_id] = self._mark(self._next_batches(tenant_id))
-            marked = next(self._waiting[tenant_id], None)
-            if marked is not None:
-                return marked
-            self._turns.drop(tenant_id)
-        return None
-
-    def _next_batches(self, tenant_id: str) -> Iterator[Batch]:
-        """Mostly the first one has Shards enough; the others are read when it has not."""
-        seen: set[str] = set()
-        for limit in (1, self._room + _MORE_BATCHES):
-            for batch in turns.list_next(self._conn, tenant_id, limit=limit, only=self._only):
-                if batch.id not in seen:
-                    seen.add(batch.id)
-                    yield batch
-
-    def _mark_urgent(self, until: int | None) -> Iterator[_Sent]:
-        if until is None:
-            return
-        found = turns.list_due_until(
-            self._conn, until, limit=self._room + _MORE_BATCHES, only=self._only
-        )
-        now = self._control.now
-        yield from self._mark(
-            batch
-            for batch in found
-            if batch.due_at > now
-            and not is_hopeless(
-                _demand(batch), now=now, tokens_per_s=self._speeds.get(batch.model.name, 0.0)
-            )
-        )
-
-    def _mark(self, found: Iterable[Batch]) -> Iterator[_Sent]:
-        """Shard by Shard, those of the first batch first."""
-        now = self._control.now
-        ring_at = now + int(self._control.settings.resend_after_s)
-        for batch in found:
-            for shard, to in self._routes.next_of(batch):
-                if self._is_held_back(batch):
-                    break
-                if shards.mark_sent(self._conn, shard, now=now, ring_at=ring_at, lane=to.lane):
-                    self._routes.take(batch, shard, to.lane)
-                    yield batch, shard, to
-
-    def _is_held_back(self, batch: Batch) -> bool:
-        """Whether the Shards under way are expected to use up the batch's budget."""
-        budget = budget_of(batch)
-        if not budget.is_limited:
-            return False
-        under_way = shards.list_sent(self._conn, batch.tenant_id, batch.id)
-        expected = expected_usage(batch, under_way)
-        return bool(under_way) and budget.is_used_up(batch.usage + expected)
 
     def _look_for_deadlines(self, state: LaneState) -> LaneState:
         """With what is urgent found out anew, now and then."""
@@ -219,18 +161,6 @@ class _Round:
         ]
         until = max((int(one) for one in found if one is not None), default=None)
         return replace(state, urgent_until=until, looked_at=now)
-
-
-def _demand(batch: Batch) -> Demand:
-    used = batch.usage.prompt_tokens + batch.usage.completion_tokens
-    left = tokens_left(
-        expected_tokens=batch.expected_tokens,
-        total=batch.total,
-        completed=batch.completed,
-        failed=batch.failed,
-        used_tokens=used,
-    )
-    return Demand(batch.due_at, left)
 
 
 def ring(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 
-from gristmill.ledger import turns, workers
+from gristmill.ledger import size_classes, turns, workers
 from gristmill.ledger.ledger import Ledger
+from gristmill.ledger.size_classes import Kind
 from gristmill.ledger.turns import ModelKey
 from gristmill.pools import Fleet, fleet_of
 
+Kinds = tuple[Kind, ...]
 #: How old what is told may be: seconds, and so many times what it takes to read it.
 _FRESH_S, _FRESH_TIMES = 2.0, 20.0
 
@@ -25,6 +27,7 @@ class FleetView:
         self._read_at = float("-inf")
         self._fleet = Fleet()
         self._left: dict[ModelKey, int] = {}
+        self._kinds: Kinds = ()
         #: Lanes of pools that are gone, which were taken off the queue.
         self.removed_lanes: set[str] = set()
 
@@ -43,12 +46,20 @@ class FleetView:
             self._read_if_due(ledger, now)
             return self._left
 
+    def kinds(self, ledger: Ledger, now: float) -> Kinds:
+        """The size classes that wait, by model; empty while there is only one Lane."""
+        with self._lock:
+            self._read_if_due(ledger, now)
+            return self._kinds
+
     def _read_if_due(self, ledger: Ledger, now: float) -> None:
         if self._is_sole or 0 <= now - self._read_at < self._fresh_s:
             return
         began = time.perf_counter()
         with ledger.read() as conn:
             self._fleet = fleet_of(workers.list_workers(conn), now)
-            self._left = turns.tokens_left(conn) if len(self._fleet.lanes) > 1 else {}
+            is_mixed = len(self._fleet.lanes) > 1
+            self._left = turns.tokens_left(conn) if is_mixed else {}
+            self._kinds = tuple(size_classes.list_kinds(conn)) if is_mixed else ()
         self._read_at = now
         self._fresh_s = max(_FRESH_S, _FRESH_TIMES * (time.perf_counter() - began))

@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterator, Mapping
 
 from sqlalchemy import Connection
 
-from gristmill.fleet import Pool
+from gristmill.control.fleet_view import Kinds
 from gristmill.ledger import shards, size_classes
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import ShardRow
+from gristmill.ledger.size_classes import Kind
 from gristmill.ledger.turns import ModelKey, Only, UnderWay
 from gristmill.needs import features_in
 from gristmill.router import Fleet, Load, Needs, Route, ToLane, route
@@ -43,36 +44,17 @@ def key_of(model: ModelPin) -> ModelKey:
     return model.revision, model.tokenizer_hash, model.dtype
 
 
-def sendable(fleet: Fleet) -> Only:
-    """What anybody takes work of now, as far as that can be told without a look at the Shards.
-
-    All, while nobody takes any, or has said so.
-    """
-    if not fleet.pools:
-        return None
-    most: dict[ModelKey, int | None] = {}
-    for alive in fleet.pools:
-        key = _key_of_pool(alive.pool)
-        most[key] = max(most.get(key) or 0, alive.max_row_tokens)
-    for key, row_tokens in most.items():
-        known = [one for one in fleet.known if _key_of_pool(one.pool) == key]
-        # Rows that may have more than anybody takes run on those that take the most, of those that
-        # have their features.
-        alike = len({(one.pool.features, one.pool.adapters) for one in known}) == 1
-        if not alike or row_tokens == max(one.max_row_tokens for one in known):
-            most[key] = None
-    return most
-
-
-def _key_of_pool(pool: Pool) -> ModelKey:
-    return pool.revision, pool.tokenizer_hash, pool.dtype
+def models_alive(fleet: Fleet) -> Only | None:
+    """What anybody takes work of now; None, which is all, while nobody does or has said so."""
+    found = {(p.pool.revision, p.pool.tokenizer_hash, p.pool.dtype) for p in fleet.pools}
+    return Only(frozenset(found)) if found else None
 
 
 class Routes:
     """One round of dispatch. `room` has how many more Shards each Lane takes.
 
     What lies ahead is `under_way`, and `left`, which counts by model what was sent and what was
-    not; without it nothing is weighed.
+    not; without it nothing is weighed. `kinds` is all that waits, where there are several Lanes.
     """
 
     def __init__(
@@ -81,32 +63,67 @@ class Routes:
         fleet: Fleet,
         room: Mapping[str, int],
         now: float,
-        under_way: Collection[UnderWay] = (),
-        left: Mapping[ModelKey, int] | None = None,
+        *,
+        under_way: Collection[UnderWay],
+        left: Mapping[ModelKey, int],
+        kinds: Kinds,
     ) -> None:
         self.conn = conn
         self.fleet = fleet
         self.room = dict(room)
         self._now = now
-        self._waiting: dict[ModelKey, float] = dict(left or {})
+        self._kinds = kinds
+        self._waiting: dict[ModelKey, float] = dict(left)
         self._sent: dict[str, float] = {}
         for one in under_way:
             self._sent[one.lane] = self._sent.get(one.lane, 0.0) + one.num_tokens
             self._count_out(one.model, one.num_tokens)
 
     @property
-    def num_free(self) -> int:
-        """Shards that all Lanes together take."""
-        return sum(room for room in self.room.values() if room > 0)
+    def is_mixed(self) -> bool:
+        """Whether there is more than one Lane."""
+        return len(self.room) > 1
 
-    def next_of(self, batch: Batch) -> Iterator[tuple[ShardRow, ToLane]]:
-        """Shard by Shard, as long as there is one that some Lane with room is best for."""
-        heads = self._heads(batch)
+    def find_for(self, lane: str) -> Only | None:
+        """What of all that waits would be sent to a Lane now, as far as its size classes tell.
+
+        So that nobody looks through many batches for what is best elsewhere. None is all.
+        """
+        if not self.is_mixed:
+            return models_alive(self.fleet)
+        models: set[ModelKey] = set()
+        classes: set[str] = set()
+        for kind in self._kinds if self.room[lane] > 0 else ():
+            if lane in self._lanes_of(kind):
+                models.add(key_of(kind.model))
+                classes.add(kind.size_class)
+        return Only(frozenset(models), frozenset(classes))
+
+    def _lanes_of(self, kind: Kind) -> Iterator[str]:
+        for row_tokens in {kind.min_row_tokens, kind.max_row_tokens}:
+            needs = Needs(
+                kind.model,
+                row_tokens,
+                min(row_tokens, kind.least_row_tokens),
+                features_in(kind.size_class),
+                num_jobs=kind.num_jobs,
+                num_prompt_tokens=kind.num_prompt_tokens,
+                num_expected_tokens=kind.num_expected_tokens,
+            )
+            to = route(needs, self.fleet, self._load(kind.model), now=self._now)
+            if isinstance(to, ToLane):
+                yield to.lane
+
+    def next_of(
+        self, batch: Batch, lane: str, only: Only | None
+    ) -> Iterator[tuple[ShardRow, ToLane]]:
+        """Shard by Shard, as long as there is one that this Lane is best for, and room there."""
+        heads = self._heads(batch, lane, only)
         while True:
             best: tuple[tuple[float, int], deque[ShardRow], ToLane] | None = None
             for head in heads:
                 to = self._route_first(batch, head)
-                if to is not None and self.room.get(to.lane, 0) > 0:
+                if to is not None and to.lane == lane and self.room[lane] > 0:
                     order = (-to.lead_s, head[0].n)
                     if best is None or order < best[0]:
                         best = order, head, to
@@ -125,12 +142,17 @@ class Routes:
         if key in self._waiting:
             self._waiting[key] = max(self._waiting[key] - num_tokens, 0.0)
 
-    def _heads(self, batch: Batch) -> list[deque[ShardRow]]:
-        """The next Shards of each size class; one queue of all if there are no two classes."""
+    def _heads(self, batch: Batch, lane: str, only: Only | None) -> list[deque[ShardRow]]:
+        """The next Shards of each size class that may go to a Lane.
+
+        One queue of all while the batch has no two classes.
+        """
         found = size_classes.list_of_batch(self.conn, batch.tenant_id, batch.id)
-        # Those of an earlier version have none.
-        names: list[str | None] = [None] if len(found) < 2 else ["", *(c.size_class for c in found)]
-        limit = min(self.num_free, _MAX_SHARDS) + _MORE_SHARDS
+        names: list[str | None] = [None]
+        if len(found) > 1:
+            classes = None if only is None else only.classes
+            names = [c.size_class for c in found if classes is None or c.size_class in classes]
+        limit = min(self.room[lane], _MAX_SHARDS) + _MORE_SHARDS
         return [
             deque(shards.list_waiting(self.conn, batch.tenant_id, batch.id, limit, size_class=name))
             for name in names
@@ -146,9 +168,9 @@ class Routes:
         return None
 
     def _route(self, batch: Batch, shard: ShardRow) -> Route:
-        load = Load(
-            self._sent,
-            self._waiting.get(key_of(batch.model), 0.0),
-            frozenset(lane for lane, room in self.room.items() if room <= 0),
-        )
-        return route(needs_of_shard(batch.model, shard), self.fleet, load, now=self._now)
+        needs = needs_of_shard(batch.model, shard)
+        return route(needs, self.fleet, self._load(batch.model), now=self._now)
+
+    def _load(self, model: ModelPin) -> Load:
+        full = frozenset(lane for lane, room in self.room.items() if room <= 0)
+        return Load(self._sent, self._waiting.get(key_of(model), 0.0), full)

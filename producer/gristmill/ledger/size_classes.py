@@ -54,8 +54,7 @@ def add(conn: Connection, tenant_id: str, batch_id: str, new: Iterable[_Sized]) 
     """Count new Shards in, in a transaction that has changed the batch."""
     by_class: dict[str, list[_Sized]] = {}
     for shard in new:
-        if shard.size_class:  # rows that ingest has refused need no machine
-            by_class.setdefault(shard.size_class, []).append(shard)
+        by_class.setdefault(shard.size_class, []).append(shard)
     known = {one.size_class: one for one in list_of_batch(conn, tenant_id, batch_id)}
     for name, some in by_class.items():
         rows = [shard.max_row_tokens for shard in some]
@@ -101,6 +100,73 @@ def list_waiting(conn: Connection, *, since: int | None = None) -> list[tuple[Si
     if since is not None:
         query = query.where(of.in_progress_at <= since)
     return [(SizeClass(*row[:6]), ModelPin(*row[6:])) for row in conn.execute(query)]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A size class of all running batches of a model together, with Shards that wait.
+
+    The numbers of Jobs and tokens are those of one of these Shards.
+    """
+
+    model: ModelPin
+    size_class: str
+    min_row_tokens: int
+    max_row_tokens: int
+    least_row_tokens: int
+    num_jobs: int
+    num_prompt_tokens: int
+    num_expected_tokens: int
+
+
+def list_kinds(conn: Connection) -> list[Kind]:
+    """By model and name; the batches of a model may call it by several names."""
+    of, one = batches.c, size_classes.c
+    model = (of.model_revision, of.tokenizer_hash, of.dtype)
+    query = (
+        select(
+            *(*model, one.size_class, func.min(one.min_row_tokens)),
+            *(func.max(one.max_row_tokens), func.max(one.least_row_tokens)),
+            *(func.min(of.model_name), func.min(one.batch_id)),
+        )
+        .join(batches, of.id == one.batch_id)
+        .where(of.status == BatchStatus.IN_PROGRESS, of.freeze_reason.is_(None), _has_waiting)
+        .group_by(*model, one.size_class)
+        .order_by(*model, one.size_class)
+    )
+    found = []
+    for (
+        revision,
+        tokenizer,
+        dtype,
+        name,
+        shortest,
+        longest,
+        least,
+        called,
+        batch_id,
+    ) in conn.execute(query):
+        sample = conn.execute(
+            select(shards.c.num_jobs, shards.c.num_prompt_tokens, shards.c.num_expected_tokens)
+            .where(
+                shards.c.batch_id == batch_id,
+                shards.c.state == _WAITING,
+                shards.c.size_class == name,
+            )
+            .order_by(shards.c.n)
+            .limit(1)
+        ).one_or_none()
+        if sample is not None:
+            pin = ModelPin(called, revision, tokenizer, dtype)
+            found.append(
+                Kind(
+                    *(pin, name, shortest, longest, least),
+                    num_jobs=sample.num_jobs,
+                    num_prompt_tokens=sample.num_prompt_tokens,
+                    num_expected_tokens=sample.num_expected_tokens,
+                )
+            )
+    return found
 
 
 def lower(conn: Connection, one: SizeClass) -> None:

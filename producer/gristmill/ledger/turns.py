@@ -27,7 +27,7 @@ from sqlalchemy.exc import IntegrityError
 
 from gristmill.ledger.batch import Batch, batch_from_row
 from gristmill.ledger.schema import batches, shards
-from gristmill.ledger.schema_dispatch import lanes, shares, size_classes
+from gristmill.ledger.schema_dispatch import lanes, shares
 from gristmill.ledger.shards import ShardState
 from gristmill.ledger.status import BatchStatus
 from gristmill.queues.base import BULK_LANE
@@ -61,12 +61,15 @@ class LaneState:
 ModelKey = tuple[str, str, str]
 
 
-#: What anybody takes work of now: by model the most tokens that a row may need, None for any. None
-#: stands for all models.
-Only = Mapping[ModelKey, int | None] | None
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Batches of these models; with `classes` only those with Shards of these size classes."""
+
+    models: frozenset[ModelKey]
+    classes: frozenset[str] | None = None
 
 
-def is_anything_waiting(conn: Connection, only: Only = None) -> bool:
+def is_anything_waiting(conn: Connection, only: Only | None = None) -> bool:
     """Whether there is anything to send."""
     query = select(batches.c.id).where(*_sendable(), _has_waiting(only))
     return conn.execute(query.limit(1)).first() is not None
@@ -89,7 +92,7 @@ def save_lane(conn: Connection, state: LaneState) -> None:
     conn.execute(update(lanes).where(lanes.c.lane == state.lane).values(**asdict(state)))
 
 
-def list_tenants(conn: Connection, lane: str, only: Only = None) -> dict[str, int | None]:
+def list_tenants(conn: Connection, lane: str, only: Only | None = None) -> dict[str, int | None]:
     """The tenants with Shards waiting: tokens finished for them on the Lane, None for new ones."""
     running = batches.c.status == BatchStatus.IN_PROGRESS
     # From one tenant to the next along the index, whatever the number of their batches.
@@ -164,7 +167,9 @@ def tokens_left(conn: Connection) -> dict[ModelKey, int]:
     return {(r, t, d): int(num_tokens) for r, t, d, num_tokens in conn.execute(query)}
 
 
-def list_next(conn: Connection, tenant_id: str, *, limit: int, only: Only = None) -> list[Batch]:
+def list_next(
+    conn: Connection, tenant_id: str, *, limit: int, only: Only | None = None
+) -> list[Batch]:
     """Batches of a tenant with Shards waiting, the one whose turn it is in front."""
     query = (
         select(batches)
@@ -175,7 +180,9 @@ def list_next(conn: Connection, tenant_id: str, *, limit: int, only: Only = None
     return [batch_from_row(row) for row in conn.execute(query).mappings()]
 
 
-def list_due_until(conn: Connection, until: int, *, limit: int, only: Only = None) -> list[Batch]:
+def list_due_until(
+    conn: Connection, until: int, *, limit: int, only: Only | None = None
+) -> list[Batch]:
     """Batches with Shards waiting that are due by then, the earliest in front."""
     query = (
         select(batches)
@@ -237,30 +244,20 @@ def _sendable() -> tuple[ColumnElement[bool], ...]:
     )
 
 
-def _has_waiting(only: Only) -> ColumnElement[bool]:
+def _has_waiting(only: Only | None) -> ColumnElement[bool]:
     """Whether a batch has Shards to be sent; looks at no more than one of each size class."""
     of_batch = shards.c.batch_id == batches.c.id, shards.c.state == ShardState.WAITING
+    is_waiting = exists().where(*of_batch)
     if only is None:
-        return exists().where(*of_batch)
-    return or_(
+        return is_waiting
+    is_of_model = or_(
         false(),
         *(
-            and_(
-                *(column == value for column, value in zip(_MODEL, model, strict=True)),
-                exists().where(*of_batch) if most is None else _has_waiting_up_to(most),
-            )
-            for model, most in sorted(only.items())
+            and_(*(column == value for column, value in zip(_MODEL, model, strict=True)))
+            for model in sorted(only.models)
         ),
     )
-
-
-def _has_waiting_up_to(row_tokens: int) -> ColumnElement[bool]:
-    of_batch = shards.c.batch_id == batches.c.id, shards.c.state == ShardState.WAITING
-    of_class = size_classes.c.batch_id == batches.c.id
-    fits = exists().where(
-        of_class,
-        size_classes.c.min_row_tokens <= row_tokens,
-        exists().where(*of_batch, shards.c.size_class == size_classes.c.size_class),
-    )
-    # Shards of an earlier version have no size class.
-    return or_(fits, exists().where(*of_batch) & ~exists().where(of_class))
+    if only.classes is None:
+        return is_of_model & is_waiting
+    of_class = exists().where(*of_batch, shards.c.size_class.in_(sorted(only.classes)))
+    return is_of_model & of_class

@@ -31,3 +31,7 @@ def upgrade() -> None:
         sa.Column("max_row_tokens", sa.BigInteger, nullable=False),
         sa.Column("least_row_tokens", sa.BigInteger, nullable=False),
     )
+    op.execute(
+        "INSERT INTO size_classes SELECT DISTINCT batch_id, '', tenant_id, 0, 0, 0 FROM shards "
+        "WHERE state <> 'done'"
+    )

@@ -35,12 +35,12 @@ def reroute(control: Control) -> None:
         with control.ledger.read() as conn:
             if lane in routed.list_lanes(conn):
                 continue
-        removed.add(lane)
         try:
             control.queue.remove_lane(lane)
             log.info("lane removed, its pool is gone lane=%s", lane)
         except QueueRefused as error:  # this process has no right to; it costs nothing there
             log.warning("lane left behind lane=%s reason=%s", lane, error)
+        removed.add(lane)
 
 
 def recall_one(control: Control, shard: ShardRow) -> bool:

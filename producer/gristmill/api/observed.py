@@ -46,7 +46,7 @@ class Observed:
             method = scope["method"] if scope["method"] in _METHODS else _OTHER
             route = str(getattr(scope.get("route"), "path", _NO_ROUTE))
             self._metrics.add("gristmill_api_requests_total", (method, route, str(status)))
-            self._metrics.observe("gristmill_api_request_seconds", (method, route), value=took_s)
+            self._metrics.observe("gristmill_api_request_seconds", (method, route), took_s)
 
     def _run(self, num: int) -> None:
         # Only the thread of the event loop comes here.

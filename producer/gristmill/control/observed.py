@@ -34,7 +34,7 @@ def timed(task: str) -> Callable[[Timed[P, T]], Timed[P, T]]:
                 return function(control, *args, **kwargs)
             finally:
                 control.telemetry.metrics.observe(
-                    "gristmill_control_seconds", (task,), value=time.perf_counter() - began
+                    "gristmill_control_seconds", (task,), time.perf_counter() - began
                 )
 
         return cast(Timed[P, T], timing)
@@ -57,8 +57,8 @@ def tell_counted(control: Control, batch: Batch, counted: Counted) -> None:
         metrics.add("gristmill_segments_accepted_total", (model,), by=counted.num_segments)
     _add(control, "gristmill_rows_total", model, completed=counted.num_completed)
     _add(control, "gristmill_rows_total", model, failed=counted.num_failed)
-    for wait_s in counted.queue_waits_s:
-        metrics.observe("gristmill_queue_wait_seconds", (model,), value=wait_s)
+    if counted.queue_waits_s:
+        metrics.observe("gristmill_queue_wait_seconds", (model,), *counted.queue_waits_s)
     usage = counted.usage
     _add(
         control,

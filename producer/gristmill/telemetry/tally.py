@@ -30,8 +30,8 @@ class Metrics(Protocol):
     def add(self, name: str, labels: Labels = (), *, by: float = 1.0) -> None:
         """To a counter."""
 
-    def observe(self, name: str, labels: Labels = (), *, value: float) -> None:
-        """Into a histogram."""
+    def observe(self, name: str, labels: Labels = (), *values: float) -> None:
+        """Into a histogram; many at once are cheaper than one by one."""
 
     def put(self, name: str, labels: Labels = (), *, value: float) -> None:
         """A gauge is this now, or a counter has come to this."""
@@ -49,7 +49,7 @@ class _Nowhere:
     def add(self, name: str, labels: Labels = (), *, by: float = 1.0) -> None:
         pass
 
-    def observe(self, name: str, labels: Labels = (), *, value: float) -> None:
+    def observe(self, name: str, labels: Labels = (), *values: float) -> None:
         pass
 
     def put(self, name: str, labels: Labels = (), *, value: float) -> None:
@@ -112,7 +112,7 @@ class Tally:
             if labels in numbers or self._may_begin(name, labels, numbers):
                 numbers[labels] = value
 
-    def observe(self, name: str, labels: Labels = (), *, value: float) -> None:
+    def observe(self, name: str, labels: Labels = (), *values: float) -> None:
         found = self._distributions[name]
         bounds = self._metrics[name].buckets
         with self._lock:
@@ -121,8 +121,9 @@ class Tally:
                 if not self._may_begin(name, labels, found):
                     return
                 distribution = found[labels] = Distribution([0] * (len(bounds) + 1))
-            distribution.counts[bisect_left(bounds, value)] += 1
-            distribution.total += value
+            for value in values:
+                distribution.counts[bisect_left(bounds, value)] += 1
+            distribution.total += sum(values)
 
     def forget(self, *names: str) -> None:
         with self._lock:

@@ -64,8 +64,8 @@ def test_what_is_recorded_is_told_in_the_form_that_prometheus_reads() -> None:
     tally.add("gristmill_tokens_total", ("m", "generated"), by=3)
     tally.add("gristmill_tokens_total", ("m", "generated"))
     tally.put("gristmill_leases", ("m",), value=2)
-    for value in (0.001, 0.01, 0.02, 99.0):
-        tally.observe("gristmill_step_seconds", ("m",), value=value)
+    tally.observe("gristmill_step_seconds", ("m",), 0.001)
+    tally.observe("gristmill_step_seconds", ("m",), 0.01, 0.02, 99.0)
 
     content_type, page = Exposition(tally).page("")
     found = samples_of(page)
@@ -107,7 +107,7 @@ def test_labels_that_never_end_do_not_fill_the_memory() -> None:
     tally = Tally(Process.WORKER)
     for n in range(MAX_SERIES + 50):
         tally.add("gristmill_preemptions_total", (f"m{n}",))
-        tally.observe("gristmill_step_rows", (f"m{n}",), value=1)
+        tally.observe("gristmill_step_rows", (f"m{n}",), 1)
 
     counts = {series.metric.name: len(series.values) for series in tally.look()}
 

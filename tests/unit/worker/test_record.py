@@ -16,8 +16,8 @@ from gristmill.queues.base import BULK_LANE
 from gristmill.telemetry import Tally, Telemetry
 from gristmill.telemetry.tally import Distribution
 from gristmill.wire import encode_pointer
+from gristmill_worker.attempt_span import MAX_ROW_SPANS
 from gristmill_worker.engine.base import StepOutput
-from gristmill_worker.record import MAX_ROW_SPANS
 from gristmill_worker.worker import Worker
 
 TRACEPARENT = f"00-{'a' * 32}-{'b' * 16}-01"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ from uuid import uuid4
 import openai
 import pytest
 from fake_engine import FakeEngine
+from forked import Forked
 from house import as_file, custom_ids, make_lines
 from local_run import make_model_folder
 from openai import OpenAI
@@ -26,7 +25,7 @@ from ports import free_port
 from postgresql import postgresql as postgresql
 from postgresql import postgresql_process as postgresql_process
 from redis_server import shared_server
-from test_up import gristmill, wait_for
+from test_up import NURSERY, gristmill, wait_for
 
 from gristmill.models import find_model
 from gristmill.queues.open import open_queue
@@ -44,20 +43,14 @@ class Fleet:
     queue_url: str
     port: int
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        program = "import sys; from gristmill.cli import app; app(sys.argv[1:])"
+    def start(self, *arguments: str) -> Forked:
         where = ("--ledger", self.ledger_url, "--store", str(self.folder / "store"))
-        with (self.folder / f"log-{uuid4().hex}").open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, "-c", program, *arguments, *where],
-                env={**os.environ, **ENVIRON},
-                stderr=log,
-            )
+        return Forked(NURSERY, [*arguments, *where], {**os.environ, **ENVIRON})
 
-    def start_api(self) -> subprocess.Popen[bytes]:
+    def start_api(self) -> Forked:
         return self.start("api", "--port", str(self.port))
 
-    def start_control(self) -> subprocess.Popen[bytes]:
+    def start_control(self) -> Forked:
         model = str(self.folder / "M")
         return self.start("control", "--queue", self.queue_url, "--model", model)
 
@@ -121,7 +114,7 @@ def test_a_fleet_answers_the_official_client_whoever_is_killed(fleet: Fleet) -> 
     worker.join()
     for process in (apis[1], control):
         process.send_signal(signal.SIGTERM)
-    codes = [apis[1].wait(30), control.wait(30)]
+    codes = [apis[1].wait(120), control.wait(120)]
     queue.close()
 
     assert custom_ids(lines) == [f"row-{i}" for i in range(12)]

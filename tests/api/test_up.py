@@ -15,16 +15,17 @@ from typing import Any
 
 import openai
 import pytest
+from forked import Forked
 from house import as_file, custom_ids, make_lines
 from local_run import make_model_folder
 from openai import OpenAI
 from pipeline import fast_folder, read_lines
 
-CHILD = Path(__file__).with_name("fake_up.py")
+NURSERY = Path(__file__).with_name("fake_up.py")
 
 
 def wait_for(is_so: Callable[[], Any]) -> Any:
-    give_up_at = time.monotonic() + 60
+    give_up_at = time.monotonic() + 120
     while not (found := is_so()):
         assert time.monotonic() < give_up_at
         time.sleep(0.05)
@@ -45,14 +46,8 @@ class Up:
         }
         arguments = ["up", "--model", str(folder / "M"), "--port", "0"]
         arguments += ["--data-dir", str(folder / "data"), "--flush-interval", "50ms"]
-        self.out, self.err = folder / f"out-{time.time()}", folder / f"err-{time.time()}"
-        with self.out.open("wb") as out, self.err.open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, str(CHILD), str(pauses_after), *arguments],
-                stdout=out,
-                stderr=err,
-                env=environ,
-            )
+        self.process = Forked(NURSERY, arguments, environ, pauses_after=pauses_after)
+        self.out, self.err = self.process.out, self.process.err
 
     def url(self) -> str:
         def told() -> re.Match[str] | None:
@@ -71,7 +66,7 @@ class Up:
 
     def stop(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(120)
 
 
 @contextmanager
@@ -82,13 +77,7 @@ def folder_with_model() -> Iterator[Path]:
 
 
 def gristmill(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "from gristmill.cli import main; main()", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environ},
-        check=False,
-    )
+    return Forked(NURSERY, arguments, {**os.environ, **environ}).completed(timeout=120)
 
 
 def test_a_service_that_is_killed_goes_on_where_it_was_and_stops_cleanly() -> None:
@@ -110,7 +99,7 @@ def test_a_service_that_is_killed_goes_on_where_it_was_and_stops_cleanly() -> No
         )
         lines = read_lines(client.files.content(ended.output_file_id).content)
         third = Up(folder)
-        taken = third.process.wait(60)
+        taken = third.process.wait(120)
         code = second.stop(signal.SIGINT)
 
         assert sorted(custom_ids(lines)) == sorted(f"row-{i}" for i in range(40))

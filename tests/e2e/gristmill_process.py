@@ -1,4 +1,4 @@
-"""Runs the installed command as a real process, and reads what it leaves behind."""
+"""Runs `gristmill` as a process of its own, and reads what it leaves behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forked import Forked
+
 COMMAND = Path(sys.executable).with_name("gristmill")
+_NURSERY = Path(__file__).with_name("engine_nursery.py")
 
 
 def chat_line(custom_id: str, content: str, **parameters: object) -> dict[str, Any]:
@@ -45,24 +48,19 @@ class Gristmill:
         texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
         (self.folder / "in.jsonl").write_text("".join(f"{text}\n" for text in texts))
 
-    def command(self, *options: str) -> list[str]:
-        call = [str(COMMAND), "run", "in.jsonl", "-o", "out.jsonl", "--model", str(self.model)]
-        return [*call, "--served-model-name", "tiny", *options]
-
     def run(self, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return self._call(self.command(*options), environment)
+        return self.call(*self._run(*options), **environment)
 
     def call(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Another command of `gristmill` in the same folder."""
-        return self._call([str(COMMAND), *words], environment)
+        return self._begin(words, environment).completed(timeout=240)
 
-    def _call(
-        self, command: list[str], environment: dict[str, str]
-    ) -> subprocess.CompletedProcess[str]:
+    def run_installed(self, *options: str) -> subprocess.CompletedProcess[str]:
+        """The same, by the command that is installed."""
         return subprocess.run(
-            command,
+            [str(COMMAND), *self._run(*options)],
             cwd=self.folder,
-            env=self._environment(environment),
+            env=self._environment({}),
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
@@ -70,35 +68,29 @@ class Gristmill:
         )
 
     @contextmanager
-    def started(self, *options: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-        """The command running; it is killed when a test leaves it behind."""
-        process = subprocess.Popen(
-            self.command(*options),
-            cwd=self.folder,
-            env=self._environment(environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.communicate()
-
-    @contextmanager
-    def held(self, *options: str, segments: int = 1) -> Iterator[subprocess.Popen[str]]:
+    def held(self, *options: str, segments: int = 1) -> Iterator[Forked]:
         """The command in the middle of its work: it holds still where it has stored so many
         Segments, however quick the machine is, until it gets SIGCONT or SIGKILL.
         """
-        with self.started(*options, GRISTMILL_CRASH_POINT=f"stored=freeze:{segments}") as process:
+        environment = {"GRISTMILL_CRASH_POINT": f"stored=freeze:{segments}"}
+        process = self._begin(self._run(*options), environment)
+        try:
             deadline = time.monotonic() + 120
-            while not _is_stopped(process):
+            while not process.is_stopped():
                 assert process.poll() is None, process.communicate()
                 assert time.monotonic() < deadline, "too few Segments were stored"
                 time.sleep(0.02)
             yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def _begin(self, words: Sequence[str], environment: dict[str, str]) -> Forked:
+        return Forked(_NURSERY, words, self._environment(environment), cwd=self.folder)
+
+    def _run(self, *options: str) -> list[str]:
+        call = ["run", "in.jsonl", "-o", "out.jsonl", "--model", str(self.model)]
+        return [*call, "--served-model-name", "tiny", *options]
 
     @property
     def output(self) -> Path:
@@ -114,9 +106,3 @@ class Gristmill:
         own = {"GRISTMILL_CACHE_DIR": str(cache_dir), "GRISTMILL_NUM_THREADS": "1"}
         inherited = {k: v for k, v in os.environ.items() if k[:9] != "GRISTMILL"}
         return {**inherited, **own, **extra}
-
-
-def _is_stopped(process: subprocess.Popen[str]) -> bool:
-    """Whether it holds still since a SIGSTOP. Asked once: the answer is not given again."""
-    found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG)
-    return found is not None and found.si_pid == process.pid

@@ -34,7 +34,7 @@ def completed(
     """One good run of twelve rows that several tests look at."""
     gristmill = Gristmill(tmp_path_factory.mktemp("completed"), tiny_model)
     gristmill.write(good_lines(12))
-    return gristmill, gristmill.run()
+    return gristmill, gristmill.run_installed()
 
 
 def test_a_good_file_ends_in_0_with_each_row_once_in_order(completed):

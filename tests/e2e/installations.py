@@ -62,11 +62,16 @@ class Installation:
     def is_real(self) -> bool:
         return self.commands.nursery is None
 
-    def row(self, custom_id: str, *, is_long: bool = False) -> dict[str, Any]:
-        """A long row of a fake Engine does not end until `let_long_rows_end`."""
+    def row(
+        self, custom_id: str, *, is_long: bool = False, is_endless: bool = False
+    ) -> dict[str, Any]:
+        """A long row of a fake Engine does not end until `let_long_rows_end`.
+
+        An endless one ends only with its batch.
+        """
         if self.is_real:
-            return real_row(custom_id, self.model, is_long=is_long)
-        prompt = f"{'!hold' if is_long else 'Say'} {custom_id}"
+            return real_row(custom_id, self.model, is_long=is_long, is_endless=is_endless)
+        prompt = f"{'!hold' if is_long or is_endless else 'Say'} {custom_id}"
         return completion(custom_id, model=self.model, prompt=prompt, max_tokens=20, seed=7)
 
     def create(self, rows: Iterable[dict[str, Any]] | bytes) -> Batch:
@@ -136,14 +141,16 @@ class Fleet(Installation):
         return [running.stop() for all_of in self.running.values() for running in all_of]
 
 
-def real_row(custom_id: str, model: str, *, is_long: bool = False) -> dict[str, Any]:
-    """A long row takes a small model some seconds."""
+def real_row(
+    custom_id: str, model: str, *, is_long: bool = False, is_endless: bool = False
+) -> dict[str, Any]:
+    """A long row takes a small model some seconds, an endless one minutes."""
     return completion(
         custom_id,
         model=model,
         prompt=f"Once upon a time, in the house of {custom_id},",
-        max_tokens=250 if is_long else 12,
-        ignore_eos=is_long,
+        max_tokens=4000 if is_endless else 250 if is_long else 12,
+        ignore_eos=is_long or is_endless,
         temperature=0,
     )
 

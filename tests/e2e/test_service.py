@@ -135,13 +135,17 @@ def test_batches_end_as_they_should_and_each_row_is_answered_once(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("installation", ["redis", with_real_model("redis")], indirect=True)
-def test_each_part_of_a_fleet_may_be_killed_in_the_middle_of_a_batch(installation: Fleet) -> None:
+def test_each_part_of_a_fleet_may_be_killed_in_the_middle_of_a_batch(
+    installation: Fleet, receiver: Receiver
+) -> None:
     fleet = installation
     fleet.hold_long_rows()
     assert fleet.redis and fleet.postgresql
+    told = fleet.client.webhooks.create(name="ends", url=receiver.url, event_types=ENDS)
     short, long = rows(fleet, NUM_SHORT), rows(fleet, NUM_LONG, is_long=True)
+    never_done = [*short, *(fleet.row(f"endless-{i}", is_endless=True) for i in range(NUM_LONG))]
     kill_and_start: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "api": (partial(fleet.kill, "api"), partial(fleet.start, "api")),
         "control": (partial(fleet.kill, "control"), partial(fleet.start, "control", "control")),
@@ -149,23 +153,54 @@ def test_each_part_of_a_fleet_may_be_killed_in_the_middle_of_a_batch(installatio
         "redis": (fleet.redis.kill, fleet.redis.start),
         "postgresql": (fleet.postgresql.kill, fleet.postgresql.start),
     }
-    batches = []
+    interrupted, late, stopped, overdue, refused = [], [], [], [], []
     for kill, start in kill_and_start.values():
-        batch = fleet.create([*short, *long])
-        fleet.wait(batch, lambda batch: num_completed(batch) >= 1)
+        running = [fleet.create([*short, *long]), *(fleet.create(never_done) for _ in range(2))]
+        for batch in running:
+            fleet.wait(batch, lambda batch: num_completed(batch) >= 1)
         kill()
         start()
-        batches.append(batch)
-        # What came while something was away, or had just come back, is done as well.
-        batches.append(fleet.create(short))
+        fleet.client.batches.cancel(running[1].id)
+        fleet.let_time_run_out(running[2])
+        for batches, batch in zip((interrupted, stopped, overdue), running, strict=True):
+            batches.append(batch)
+        # What comes while something was away, or has just come back, is done as well.
+        late.append(fleet.create(short))
+        refused.append(fleet.create(b"this is no JSON\n"))
     fleet.let_long_rows_end()
-    ended = [fleet.wait(batch) for batch in batches]
 
-    assert {batch.status for batch in ended} == {"completed"}
-    for batch in ended[0::2]:
+    ended = []
+    for batches, status in (
+        *((interrupted, "completed"), (late, "completed"), (stopped, "cancelled")),
+        *((overdue, "expired"), (refused, "failed")),
+    ):
+        batches[:] = map(fleet.wait, batches)
+        assert {batch.status for batch in batches} == {status}
+        ended += batches
+    for batch in interrupted:
         assert_answered(fleet, batch, [*short, *long])
-    for batch in ended[1::2]:
+    for batch in late:
         assert_answered(fleet, batch, short)
+    for batch in stopped:
+        assert_ended_early(fleet, batch, never_done, "batch_cancelled")
+    for batch in overdue:
+        assert_ended_early(fleet, batch, never_done, "batch_expired")
+    wanted = {(f"batch.{batch.status}", batch.id) for batch in ended}
+    wait_for("all that is told", lambda: wanted <= told_of(fleet, receiver, told.signing_secret))
+    assert told_of(fleet, receiver, told.signing_secret) == wanted
+    fleet.client.webhooks.delete(told.id)
+
+
+def told_of(installation: Installation, receiver: Receiver, secret: str) -> set[tuple[str, str]]:
+    """Type and batch of all events so far. Who dies after sending one sends it again: one id."""
+    found = {}
+    for call in [*receiver.calls]:
+        installation.client.webhooks.verify_signature(
+            call.body, call.headers, secret=secret, tolerance=3600
+        )
+        found[call.id] = (call.event["type"], call.event["data"]["id"])
+    assert len({*found.values()}) == len(found)
+    return {*found.values()}
 
 
 @pytest.mark.parametrize("installation", ["redis"], indirect=True)

@@ -1,7 +1,7 @@
 """What a Worker records of its work, for metrics and traces. It decides nothing.
 
 The engine loop only notes what happened. A step of the Engine leaves nothing of other code in the
-caches of the CPU, so that adding up each note at once would cost ten times what adding up many
+caches of the CPU, so that adding up each note at once would cost several times what adding up many
 together does: that is done every so many notes, and when somebody looks.
 """
 

@@ -100,15 +100,25 @@ def test_work_goes_somewhere_as_long_as_anybody_can(
 
     if can_now and asked.least_row_tokens <= reach:
         assert isinstance(to, ToLane)
-    free = replace(load, full=frozenset())
-    if isinstance(again := send(asked, *found, load=free), ToLane):
-        assert again.lane not in free.full
-        # With enough to do elsewhere, a Lane that has room is chosen before one that has not.
-        busy = Load(load.sent_tokens, 1e15, frozenset({again.lane}))
-        other = send(asked, *found, load=busy)
-        assert isinstance(other, ToLane)
-        usable = {BULK_LANE, *(p.lane for p in fleet_of(found, NOW).pools)}
-        assert other.lane in usable
+
+
+@given(cases())
+def test_with_enough_to_do_a_lane_with_room_goes_before_one_that_is_full(
+    case: tuple[list[KnownWorker], Needs, Load],
+) -> None:
+    found, asked, load = case
+    to = send(asked, *found, load=replace(load, waiting_tokens=1e15))
+    pools = fleet_of(found, NOW).pools
+    if not isinstance(to, ToLane) or to.lane not in load.full or not pools:
+        return
+
+    # Of the mixed Lane it is enough that messages wait there: no listener is idle.
+    if to.lane != BULK_LANE:
+        able_pools = {pool.lane for pool in pools if pool.can_run(asked, to.row_tokens)}
+        assert able_pools <= load.full, "no pool that can run it is left idle"
+        assert BULK_LANE in load.full or not all(
+            pool.can_run(asked, to.row_tokens) for pool in pools
+        )
 
 
 @given(cases(), st.randoms(use_true_random=False))

@@ -16,6 +16,7 @@ from openai.types import Batch
 from pipeline import read_lines
 
 from gristmill.control.removal import WRITE_GRACE_S
+from gristmill.ledger import courses
 from gristmill.requests.window import RowSeeds
 
 
@@ -242,3 +243,18 @@ def test_a_retry_of_large_files_reads_both_side_by_side(house: House) -> None:
         while piece := selected.read(size):
             found += piece
         assert found.decode().splitlines() == [lines[i] for i in wanted]
+
+
+def test_of_a_deleted_batch_no_course_is_kept(house: House) -> None:
+    batch = house.wait(house.create(make_lines(1)))
+
+    def found() -> courses.Course | None:
+        with house.data.ledger.read() as conn:
+            return courses.find(conn, "acme", batch.id)
+
+    before = found()
+    with house.http() as http:
+        http.delete(f"/v1/batches/{batch.id}")
+
+    assert before is not None and sum(point.rows for point in before.points) == 1
+    assert found() is None

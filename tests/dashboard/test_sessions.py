@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from unittest.mock import patch
 
 import pytest
-from house import House
+from house import House, document
 from starlette.routing import Route
 from visitor import COOKIE, Visitor, visitor
 
@@ -133,6 +133,15 @@ def test_a_session_ends_an_hour_after_the_last_look_and_within_half_a_day(house:
     num_good = int(LONGEST_S / (0.9 * IDLE_S))
     assert looks == [200] * num_good + [303] * (15 - num_good)
     assert idle == 303
+
+
+def test_the_audit_log_has_each_login(house: House) -> None:
+    visitor(house, "watched")
+
+    with house.http("watched") as http:
+        events = document(http.get("/v1/audit_events"))["data"]
+
+    assert [event["action"] for event in events] == ["POST /dashboard/login"]
 
 
 def test_logging_out_takes_the_cookie_back(house: House) -> None:

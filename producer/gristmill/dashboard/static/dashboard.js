@@ -36,8 +36,7 @@
     const chart = new uPlot(
       {
         width: holder.clientWidth,
-        height: holder.clientHeight,
-        legend: { show: false },
+        height: holder.clientHeight - 26, // the legend, which tells what the pointer is at
         cursor: { drag: { x: false, y: false } },
         scales: { x: { time: true }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.05 : 1] } },
         axes: [
@@ -45,8 +44,8 @@
           { ...axis, size: 56, values: (_, ticks) => ticks.map(short) },
         ],
         series: [
-          {},
-          { stroke: fill, width: 1.5, fill: fill + "29", paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } },
+          { label: "From", value: (chart, at) => (at == null ? "–" : moments(chart, [at])[0]) },
+          { label: "Tokens per second", value: (_, found) => (found == null ? "–" : short(found)), stroke: fill, width: 1.5, fill: fill + "29", paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } },
         ],
       },
       values(holder),

@@ -99,14 +99,17 @@ def check_shard(control: Control, bell: Bell) -> None:
 
 
 def accept_unheard(control: Control, batch: Batch, shard_n: int | None = None) -> bool:
-    """Accept what lies in the Store and no Bell told of; whether there was anything."""
+    """Accept what lies in the Store and no Bell told of; whether there was anything.
+
+    What cannot be read is nothing: no worker will ever mend it, and it shows no sign of life.
+    """
     found = False
     listed = list_segments(control.store, batch.tenant_id, batch.id, batch.run_id, shard_n)
     for some in _some_at_a_time(listed):
         unheard = _unknown(control, some)
         if unheard:
-            found = True
             _accept_of_batch(control, batch.tenant_id, batch.id, unheard, are_fresh=False)
+            found = found or len(_unknown(control, unheard)) < len(unheard)
     return found
 
 

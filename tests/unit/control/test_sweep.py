@@ -220,3 +220,16 @@ def test_the_sweep_ends_what_a_dead_finalizer_left(bench: Bench) -> None:
 
     assert bench.batch.status is BatchStatus.COMPLETED
     assert take_bells(bench.control) == 0
+
+
+def test_a_segment_that_cannot_be_read_is_no_sign_of_life(bench: Bench) -> None:
+    """Its worker died while it wrote, and the message is lost."""
+    start(bench, num_jobs=1)
+    dispatch(bench.control)
+    bench.queue.ack(*take(bench))
+    bell = bell_of(make_segment(bench.batch, 0, [make_result(JOBS[0], 0)]))
+    bench.store.put(segment_key(bell), b"half of it")
+    bench.clock.advance(bench.settings.resend_after_s + 1)
+    sweep(bench.control)
+
+    assert numbers(take(bench)) == [0]

@@ -105,7 +105,9 @@ class Fleet:
         """Where work may be sent now; only the mixed Lane while all are alike, or nobody is."""
         if len(self.pools) <= 1 and all(p.takes_bulk for p in self.pools):
             # Some of its workers may take longer rows than others.
-            uneven = (p.lane for p in self.pools if p.min_row_tokens != p.max_row_tokens)
+            uneven = (
+                p.lane for p in self.pools if p.takes_own and p.min_row_tokens != p.max_row_tokens
+            )
             return BULK_LANE, *uneven
         return BULK_LANE, *(pool.lane for pool in self.pools if pool.takes_own)
 

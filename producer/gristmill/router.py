@@ -131,10 +131,7 @@ def route(needs: Needs, fleet: Fleet, load: Load, *, now: float) -> Route:
     row_tokens = taken_row_tokens(needs, fleet)
     if not fleet.pools:
         return ToLane(BULK_LANE, now, row_tokens=row_tokens)
-    able = [pool for pool in fleet.pools if pool.can_run(needs, row_tokens)]
-    if not able:
-        # Of some pool, only one or the other worker; the others give it back.
-        able = [p for p in fleet.pools if is_able(p.pool, needs) and p.max_row_tokens >= row_tokens]
+    able = _able(needs, fleet, row_tokens)
     if not able:
         return Waits(_why_waits(needs, fleet, row_tokens, now=now))
     work = _Work(needs, fleet, load)
@@ -156,23 +153,32 @@ def route(needs: Needs, fleet: Fleet, load: Load, *, now: float) -> Route:
 
 def taken_row_tokens(needs: Needs, fleet: Fleet) -> int:
     """What a worker must take to run it: its longest row, or the most that anybody known takes if
-    that is less and its prompts fit. 0 while nobody is known."""
+    that is less and its prompts fit. While nobody is known, what its prompts take: the first worker
+    that is ready may be the smallest, and shall not refuse what is for one that still loads."""
     able = (known.max_row_tokens for known in fleet.known if is_able(known.pool, needs))
-    reach = max(able, default=0)
-    return max(min(needs.max_row_tokens, reach), needs.least_row_tokens if reach else 0)
+    return max(min(needs.max_row_tokens, max(able, default=0)), needs.least_row_tokens)
 
 
 def is_served(needs: Needs, fleet: Fleet, lane: str) -> bool:
-    """Whether anybody who takes work from a Lane can run what was sent there."""
+    """Whether what was sent to a Lane need not go elsewhere: somebody takes it from there who can
+    run it. From the mixed Lane all can, or there is no other; those that cannot hold it up."""
     if not fleet.pools:
         return lane == BULK_LANE
     row_tokens = taken_row_tokens(needs, fleet)
-    return any(
-        is_able(pool.pool, needs)
-        and pool.max_row_tokens >= row_tokens
-        and (pool.takes_bulk if lane == BULK_LANE else pool.lane == lane)
-        for pool in fleet.pools
-    )
+    if lane != BULK_LANE:
+        able = [p for p in fleet.pools if is_able(p.pool, needs) and p.max_row_tokens >= row_tokens]
+        return any(pool.takes_own and pool.lane == lane for pool in able)
+    able = _able(needs, fleet, row_tokens)
+    everybody_can = all(p.can_run(needs, row_tokens) for p in fleet.pools if p.takes_bulk)
+    return any(p.takes_bulk for p in able) and (everybody_can or not any(p.takes_own for p in able))
+
+
+def _able(needs: Needs, fleet: Fleet, row_tokens: int) -> list[PoolNow]:
+    """Pools of which each worker can; if there are none, those of which one or the other can, and
+    the others give it back."""
+    return [pool for pool in fleet.pools if pool.can_run(needs, row_tokens)] or [
+        p for p in fleet.pools if is_able(p.pool, needs) and p.max_row_tokens >= row_tokens
+    ]
 
 
 class _Work:

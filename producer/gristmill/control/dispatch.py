@@ -5,6 +5,7 @@ Whose turn it is, fair_share.py decides; to which Lane its next Shard goes, the 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,7 +20,9 @@ from gristmill.control.filling import Filling, Sent
 from gristmill.control.fleet_view import Kinds
 from gristmill.control.observed import span_of, tell_sent, timed
 from gristmill.control.outlook import NO_SIGN_S
+from gristmill.control.reroute import recall_one
 from gristmill.control.routes import Routes, models_alive
+from gristmill.errors import QueueError
 from gristmill.ledger import paces, shards, turns
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.batches import NEVER
@@ -27,8 +30,11 @@ from gristmill.ledger.shards import ShardRow
 from gristmill.ledger.turns import LaneState, ModelKey
 from gristmill.pools import Fleet
 from gristmill.queues.base import BULK_LANE
+from gristmill.router import ToLane
 from gristmill.types import ShardPointer
 from gristmill.wire import encode_pointer
+
+log = logging.getLogger(__name__)
 
 #: How often it is looked whether deadlines are close.
 _LOOK_EVERY_S = 5
@@ -45,10 +51,7 @@ _MAX_SENT = 256
 def dispatch(control: Control) -> int:
     """Send the next Shards while the windows have room; how many. Two at once are harmless."""
     fleet, now = control.fleet, control.clock()
-    room = {
-        lane: _window(control, fleet, lane) - control.queue.stats(lane).visible
-        for lane in fleet.lanes
-    }
+    room = {lane: _room(control, fleet, lane) for lane in fleet.lanes}
     if max(room.values()) <= 0:
         return 0
     with control.ledger.read() as conn:
@@ -59,12 +62,46 @@ def dispatch(control: Control) -> int:
     with control.ledger.write() as conn:
         sent = list(_Round(control, conn, fleet, room, left=left, kinds=kinds).mark_next())
     # Marked first: what is lost between the two is rung by the sweep, nothing is sent twice.
-    for batch, shard, to in sent:
-        crash_points.at("sending", batch=batch.id, shard=shard.n)
+    return sum(_send(control, batch, shard, to) for batch, shard, to in sent)
+
+
+def _send(control: Control, batch: Batch, shard: ShardRow, to: ToLane) -> bool:
+    """False when the Lane of a pool takes nothing: then the Shard waits again."""
+    crash_points.at("sending", batch=batch.id, shard=shard.n)
+    try:
+        if control.fleet_view.is_shut(to.lane, control.clock()):
+            recall_one(control, shard)
+            return False
         ring(control, batch, shard, lane=to.lane, row_tokens=to.row_tokens)
-        crash_points.at("sent", batch=batch.id, shard=shard.n)
-        tell_sent(control, batch, to.lane)
-    return len(sent)
+    except QueueError as error:
+        _shut(control, to.lane, error)
+        recall_one(control, shard)
+        return False
+    crash_points.at("sent", batch=batch.id, shard=shard.n)
+    tell_sent(control, batch, to.lane)
+    return True
+
+
+def _shut(control: Control, lane: str, error: QueueError) -> None:
+    """Leave the Lane of a pool out for a while; the mixed one is the queue, and its error stays.
+
+    SQS makes none for a minute that was taken away, and this process may have no right to.
+    """
+    if lane == BULK_LANE:
+        raise error
+    log.warning("lane left out for a while lane=%s reason=%s", lane, error)
+    control.fleet_view.shut(lane, control.clock())
+
+
+def _room(control: Control, fleet: Fleet, lane: str) -> int:
+    """How many more Shards a Lane takes now."""
+    if control.fleet_view.is_shut(lane, control.clock()):
+        return 0
+    try:
+        return _window(control, fleet, lane) - control.queue.stats(lane).visible
+    except QueueError as error:
+        _shut(control, lane, error)
+        return 0
 
 
 def _window(control: Control, fleet: Fleet, lane: str) -> int:
@@ -184,7 +221,8 @@ def ring(
         control.queue.send(
             lane,
             encode_pointer(pointer),
-            message_id=f"{batch.id}/{batch.run_id}/{shard.n}",
+            # One that asks for a larger machine than is needed by now does not stand in its way.
+            message_id=f"{batch.id}/{batch.run_id}/{shard.n}/{row_tokens}",
             num_rows=shard.num_rows,
             num_tokens=shard.num_prompt_tokens,
             tenant_id=batch.tenant_id,

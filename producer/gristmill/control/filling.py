@@ -6,6 +6,7 @@ Whose turn it is among tenants is told; turns are of the whole fleet (dispatch.p
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
@@ -117,7 +118,7 @@ class Filling:
                     break
                 if shards.mark_sent(self._conn, shard, now=now, ring_at=ring_at, lane=to.lane):
                     self._routes.take(batch, shard, to.lane)
-                    yield batch, shard, to
+                    yield batch, replace(shard, ring_at=ring_at), to
 
     def _is_held_back(self, batch: Batch) -> bool:
         """Whether the Shards under way are expected to use up the batch's budget."""

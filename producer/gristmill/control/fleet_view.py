@@ -14,6 +14,8 @@ from gristmill.pools import Fleet, fleet_of
 Kinds = tuple[Kind, ...]
 #: How old what is told may be: seconds, and so many times what it takes to read it.
 _FRESH_S, _FRESH_TIMES = 2.0, 20.0
+#: For so long nothing is sent to a Lane that took nothing.
+_SHUT_S = 20.0
 
 
 class FleetView:
@@ -30,6 +32,16 @@ class FleetView:
         self._kinds: Kinds = ()
         #: Lanes of pools that are gone, which were taken off the queue.
         self.removed_lanes: set[str] = set()
+        self._shut_until: dict[str, float] = {}
+
+    def shut(self, lane: str, now: float) -> None:
+        """It took nothing, and is left out for a while."""
+        with self._lock:
+            still = {name: at for name, at in self._shut_until.items() if at > now}
+            self._shut_until = {**still, lane: now + _SHUT_S}
+
+    def is_shut(self, lane: str, now: float) -> bool:
+        return 0 < self._shut_until.get(lane, now) - now <= _SHUT_S
 
     def fleet(self, ledger: Ledger, now: float) -> Fleet:
         """Of the Workers that were heard of within a day."""

@@ -22,7 +22,7 @@ def reroute(control: Control) -> None:
     """One round: a Shard on the Lane of a pool of which nobody takes work any more waits again,
     unless it shows a sign of life. A Lane of which nothing is left is taken off the queue."""
     fleet = control.fleet
-    alive = {pool.lane for pool in fleet.pools}
+    alive = {pool.lane for pool in fleet.pools if pool.takes_own}
     with control.ledger.read() as conn:
         in_use = set(routed.list_lanes(conn))
     for lane in sorted(in_use - alive - {BULK_LANE}):

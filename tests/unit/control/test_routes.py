@@ -10,11 +10,12 @@ from fleet_mill import FleetMill
 from pipeline import PIN, TENANT, Bench
 from sqlalchemy import select
 
-from gristmill.control.dispatch import dispatch
+from gristmill.control.dispatch import dispatch, ring
 from gristmill.control.outlook import Outlook, Phase, Progress
 from gristmill.control.sweep import sweep
+from gristmill.errors import QueueError, QueueRefused
 from gristmill.fleet import LOST_AFTER_S, WorkerState, lane_of
-from gristmill.ledger import schema
+from gristmill.ledger import schema, shards
 from gristmill.ledger.status import BatchStatus
 from gristmill.queues.base import BULK_LANE
 
@@ -267,3 +268,75 @@ def test_a_short_row_is_not_kept_waiting_by_a_batch_in_front_that_cannot_run(
     three.run(4)
 
     assert three.batch("short").completed == 1
+
+
+@pytest.mark.parametrize("call", ["send", "stats"])
+@pytest.mark.parametrize("kind", [QueueError, QueueRefused])
+def test_a_lane_that_takes_nothing_for_a_while_holds_up_no_other(
+    three: FleetMill, monkeypatch: pytest.MonkeyPatch, call: str, kind: type[QueueError]
+) -> None:
+    """SQS makes none for a minute that was taken away; another process may have no right to."""
+    bad, real = lane_of(three.cards["large"]), getattr(three.bench.queue, call)
+
+    def refuse(lane: str, *args: object, **options: object) -> object:
+        if lane == bad:
+            raise kind("not now")
+        return real(lane, *args, **options)
+
+    monkeypatch.setattr(three.bench.queue, call, refuse)
+    three.submit("one", [6000, 100, 6000, 100])
+    three.run(5)
+    before = three.batch("one").completed
+    lanes = lanes_sent(three)
+    monkeypatch.undo()
+    three.run(30)
+
+    assert before == 2 and bad not in lanes
+    assert three.batch("one").status is BatchStatus.COMPLETED
+
+
+def test_what_was_sent_before_anybody_is_known_is_left_to_who_can_run_it(mill: FleetMill) -> None:
+    """The smallest worker is ready first, and would refuse what is for one that still loads."""
+    mill.submit("one", [6000])
+    dispatch(mill.control)
+    mill.add("small", 512)
+    mill.turn("small")
+    mill.add("large", 8192)
+    mill.run(180)
+
+    assert mill.given_back[0] == ("small", 0) and mill.ran["small"] == []
+    assert mill.batch("one").completed == 1
+
+
+def test_a_message_for_a_larger_machine_does_not_stand_in_the_way_of_a_newer_one(
+    mill: FleetMill,
+) -> None:
+    """The larger one is forgotten, and what cannot be longer here runs on what is left."""
+    batch = mill.submit("one", [100], max_tokens=5000)
+    with mill.bench.ledger.read() as conn:
+        shard = shards.get(conn, TENANT, "one", 0)
+    assert shard is not None
+    mill.add("small", 512)
+    ring(mill.control, batch, shard, row_tokens=5100)
+    mill.turn("small")
+    ring(mill.control, batch, shard, row_tokens=512)
+    mill.turn("small")
+
+    assert mill.given_back == [("small", 0)]
+    assert mill.ran["small"] == [("one", 100)]
+
+
+def test_what_lies_on_the_mixed_lane_for_a_few_goes_to_their_own(mill: FleetMill) -> None:
+    """Sent while all were alike; those that came since only give it back."""
+    mill.add("large", 8192)
+    mill.submit("one", [6000] * 2)
+    dispatch(mill.control)
+    before = lanes_sent(mill)
+    mill.add("small", 512)
+    mill.bench.clock.advance(mill.bench.settings.resend_after_s + 1)
+    mill.beat()
+    sweep(mill.control)
+    mill.run(3, works=False)
+
+    assert before == [BULK_LANE] * 2
+    assert lanes_sent(mill) == [lane_of(mill.cards["large"])] * 2

@@ -77,6 +77,7 @@ module "workers" {
   environment         = merge(local.common, local.queue)
   machine_types       = var.machine_types
   num_gpus            = var.num_gpus
+  memory_mib          = var.worker_memory_mib
   machine_image_id    = var.machine_image_id
   max_workers         = var.max_workers
   backlog_goal_s      = var.backlog_goal_s

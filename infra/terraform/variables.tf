@@ -189,6 +189,12 @@ variable "num_gpus" {
   default     = 1
 }
 
+variable "worker_memory_mib" {
+  description = "Main memory of a worker, in MiB: less than its machine has, as the system needs some."
+  type        = number
+  default     = 12288
+}
+
 variable "machine_image_id" {
   description = "Image of the machines; null is what AWS recommends for ECS with GPUs."
   type        = string

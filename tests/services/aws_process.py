@@ -7,13 +7,18 @@ the send.
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+# Roles are given policies that AWS itself has; they are read when IAM is used first.
+os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
+
 import moto.core.utils
 import moto.server
+from moto.core.responses import BaseResponse
 from moto.core.utils import unix_time_millis
 from moto.sqs.models import Message, SQSBackend
 
@@ -43,6 +48,11 @@ def count_twelve_hours_from_the_receive() -> None:
     SQSBackend.change_message_visibility = change_by_receive  # type: ignore[method-assign]
 
 
+def say_that_nothing_has_tags() -> None:
+    """Of services where moto knows no better: Terraform asks again and again while it gets 500."""
+    BaseResponse.list_tags_for_resource = lambda self: '{"Tags": {}}'  # type: ignore[attr-defined]
+
+
 def main() -> None:
     port, clock = sys.argv[1], Path(sys.argv[2])
     true_time = moto.core.utils.utcnow
@@ -52,6 +62,7 @@ def main() -> None:
 
     moto.core.utils.utcnow = utcnow
     count_twelve_hours_from_the_receive()
+    say_that_nothing_has_tags()
     moto.server.main(["-H", "127.0.0.1", "-p", port])
 
 

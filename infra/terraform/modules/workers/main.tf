@@ -154,16 +154,16 @@ resource "aws_ecs_task_definition" "worker" {
   family                   = "${var.name}-worker"
   requires_compatibilities = ["EC2"]
   network_mode             = "awsvpc"
+  memory                   = var.memory_mib
   execution_role_arn       = var.start_role_arn
   task_role_arn            = var.role_arn
 
   container_definitions = jsonencode([{
-    name              = "worker"
-    image             = var.image
-    essential         = true
-    command           = ["worker", "--model", var.model, "--health", "127.0.0.1:8080"]
-    memoryReservation = var.memory_mib
-    stopTimeout       = local.stop_timeout_s
+    name        = "worker"
+    image       = var.image
+    essential   = true
+    command     = ["worker", "--model", var.model, "--health", "127.0.0.1:8080"]
+    stopTimeout = local.stop_timeout_s
     environment = [
       for name, value in merge(
         {

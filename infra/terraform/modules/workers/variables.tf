@@ -36,7 +36,7 @@ variable "num_gpus" {
 }
 
 variable "memory_mib" {
-  description = "Main memory that a worker needs at least."
+  description = "Main memory of a worker, in MiB: less than its machine has, as the system needs some."
   type        = number
   default     = 12288
 }

@@ -1,4 +1,4 @@
-"""Quotas, the audit log, estimates, named requests: the same on both databases."""
+"""Quotas, the audit log, estimates, named requests, overviews: the same on both databases."""
 
 from __future__ import annotations
 
@@ -13,22 +13,27 @@ from ledgers import postgresql_process as postgresql_process
 from gristmill.ledger import (
     audit,
     batches,
+    courses,
     estimates,
     files,
     idempotency,
+    overview,
     quotas,
     shards,
+    submissions,
     tenants,
 )
 from gristmill.ledger.audit import AuditEvent
 from gristmill.ledger.batch import Submission
+from gristmill.ledger.courses import Course, Point
 from gristmill.ledger.estimates import Estimate, EstimateStatus, Problem
 from gristmill.ledger.files import File
 from gristmill.ledger.idempotency import KEPT_S, Made
 from gristmill.ledger.ledger import Ledger
+from gristmill.ledger.overview import Overview
 from gristmill.ledger.shards import NewShard
 from gristmill.ledger.status import BatchStatus
-from gristmill.types import Endpoint, ModelPin
+from gristmill.types import Endpoint, ModelPin, Usage
 
 
 def add_batch(ledger: Ledger, tenant_id: str, batch_id: str) -> None:
@@ -172,3 +177,44 @@ def test_the_first_request_with_a_key_counts_for_a_day(ledger: Ledger) -> None:
 
     assert kept == late == first and other_tenant is None
     assert (too_young, new, removed) == (0, second, 1)
+
+
+def test_an_overview_sums_up_the_open_batches_of_one_tenant(ledger: Ledger) -> None:
+    tenant_id, other = (f"seen-{uuid4().hex}" for _ in range(2))
+    for i, owner in enumerate((tenant_id, tenant_id, tenant_id, other)):
+        add_batch(ledger, owner, f"batch_{owner}{i}")
+    running, failed = (f"batch_{tenant_id}{i}" for i in range(2))
+
+    with ledger.write() as conn:
+        batches.transition(conn, tenant_id, running, BatchStatus.IN_PROGRESS, 7)
+        batches.transition(conn, tenant_id, failed, BatchStatus.FAILED, 7)
+    with ledger.read() as conn:
+        found = overview.find(conn, tenant_id)
+        page = submissions.list_page(
+            conn, tenant_id, limit=9, statuses=(BatchStatus.IN_PROGRESS, BatchStatus.FAILED)
+        )
+        nobodys = overview.find(conn, "nobody")
+
+    assert found == Overview(num_validating=1, num_running=1, num_rows_left=20)
+    assert page is not None and {batch.id for batch in page.items} == {running, failed}
+    assert nobodys == Overview()
+
+
+def test_the_course_of_a_batch_is_added_to_and_forgotten(ledger: Ledger) -> None:
+    tenant_id = f"runs-{uuid4().hex}"
+    batch_id = f"batch_{tenant_id}"
+    add_batch(ledger, tenant_id, batch_id)
+
+    with ledger.write() as conn:
+        batch = batches.get(conn, tenant_id, batch_id)
+        assert batch is not None
+        for now, failures in ((100, {"invalid_value": 1}), (107, {"invalid_value": 2})):
+            courses.record(conn, batch, now=now, num_rows=4, used=Usage(10, 20), failures=failures)
+        found = courses.find(conn, tenant_id, batch_id)
+        foreign = courses.find(conn, "rival", batch_id)
+        courses.forget(conn, tenant_id, batch_id)
+        after = courses.find(conn, tenant_id, batch_id)
+
+    points = (Point(4, 10, 20), Point(4, 10, 20))
+    assert found == Course(100, points=points, failures={"invalid_value": 3})
+    assert foreign is None and after is None

@@ -5,6 +5,8 @@ What a script or a style refused by the policy would do shows in the console, wh
 
 from __future__ import annotations
 
+import re
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from browser import NARROW, Window, chromium, window
-from house import House, make_lines
+from house import House, as_file, make_lines
 from scenery import TENANT, Scenery, furnish
 from screenshots import MAX_BYTES, take_all
+from test_up import Up, folder_with_model
 from visitor import make_batches
 
 if TYPE_CHECKING:
@@ -217,3 +220,27 @@ def test_screenshots_are_small(
 
     assert len(taken) >= 6
     assert all(1_000 < path.stat().st_size < MAX_BYTES for path in taken)
+
+
+@pytest.mark.slow
+def test_the_first_key_of_gristmill_up_opens_its_dashboard(browser: Browser) -> None:
+    with folder_with_model() as folder:
+        up = Up(folder)
+        key, client = up.first_key(), up.client(up.first_key())
+        told = re.findall(r"^The dashboard is at (\S+)/dashboard$", up.out.read_text(), re.M)
+        context = browser.new_context()
+        opened = Window(context, told[0])
+        page = opened.log_in(key)
+        page.get_by_text("No batches yet").wait_for()
+        file = client.files.create(file=("in.jsonl", as_file(make_lines(9))), purpose="batch")
+        client.batches.create(
+            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+        )
+        page.locator(".is-completed").wait_for()  # it came by itself
+        page.get_by_role("link", name="Fleet").click()
+        page.locator(".is-ready").wait_for()
+        complaints = opened.complaints
+        context.close()
+        code = up.stop(signal.SIGTERM)
+
+    assert told and complaints == [] and code == 0

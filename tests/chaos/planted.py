@@ -61,7 +61,8 @@ def accepts_after_the_freeze() -> Any:
         with control.ledger.write() as conn:
             batch = accept.batches.get(conn, tenant_id, batch_id, for_update=True)
             assert batch is not None
-            return accept.apply(control, conn, batch, [s for s in found if s is not None])
+            whole = [segment for segment in found if segment is not None]
+            return accept.apply(control, conn, batch, whole).num_rows
 
     def finalize_late(control: Any, tenant_id: str, batch_id: str, **rest: Any) -> bool:
         before = pipeline.read_batch(control, tenant_id, batch_id).last_accepted

@@ -146,7 +146,8 @@ async def _visit(request: Request) -> Visit:
 
 def _renewed(visit: Visit, response: Response) -> Response:
     session = visit.desk.sessions.renewed(visit.session, now=visit.api.now)
-    if session is not None:
+    is_taken_back = COOKIE in response.headers.get("set-cookie", "")
+    if session is not None and not is_taken_back:
         hand_out(visit.request, response, visit.desk.sessions.write(session))
     return response
 

@@ -71,7 +71,8 @@ class _PackedGroup:
     """One packed weight for all layers of a group. The first call computes, the others take."""
 
     def __init__(self, packing: Packing, linears: Sequence[nn.Linear]) -> None:
-        weight = torch.cat([linear.weight.detach() for linear in linears])
+        weights = [linear.weight.detach() for linear in linears]
+        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
         sizes = [linear.out_features for linear in linears]
         self._bias = torch.cat(biases) if biases else None

@@ -54,7 +54,9 @@ def sqs() -> Iterator[Server]:
 
 
 @contextmanager
-def worker_of(desk: Desk, server: Server, store: str) -> Iterator[None]:
+def worker_of(
+    desk: Desk, server: Server, store: str, *, max_model_len: int | None = None
+) -> Iterator[None]:
     """A Worker in a thread, with an Engine whose answers are known."""
     queue, opened = connect(server.url, store, desk.settings)
     model, device = find_local_model(str(desk.model), settings=desk.settings, revision=None)
@@ -62,7 +64,7 @@ def worker_of(desk: Desk, server: Server, store: str) -> Iterator[None]:
         desk.settings,
         model_path=model.path,
         pin=model.pin,
-        max_model_len=model.max_model_len,
+        max_model_len=max_model_len or model.max_model_len,
         device=device,
         idle_wait_s=0.05,
     )
@@ -98,3 +100,16 @@ def test_a_run_that_has_ended_takes_the_lane_of_its_bells_with_it(
         assert (summary.status, summary.completed) == ("completed", 10)
         left = {lane for lane in server.lanes() if not lane.startswith("pool-")}
         assert left <= {"bulk", "control"}, "but for that of the worker's pool"
+
+
+def test_workers_with_a_lower_limit_answer_all_rows_of_a_run_or_refuse_them() -> None:
+    """Nobody tells a run what workers there are, so that they give nothing back."""
+    with fast_folder() as folder, redis() as server:
+        store = str(folder / "shared")
+        desk = Desk(folder, fleet=local.Fleet(server.url, store))
+        desk.write([make_line(f"r{idx}") for idx in range(10)])
+
+        with worker_of(desk, server, store, max_model_len=4):
+            summary = desk.run()
+
+    assert (summary.status, summary.completed) == ("completed", 10)

@@ -214,7 +214,8 @@ def ring(
         shard.num_jobs,
         shard.num_prompt_tokens,
         control.control_lane,
-        row_tokens=row_tokens,
+        # Whoever hears of no worker could refuse nothing that all of them give back.
+        row_tokens=0 if control.fleet_view.is_sole else row_tokens,
         traceparent=span.traceparent,
     )
     with span:

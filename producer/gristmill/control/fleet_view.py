@@ -22,8 +22,9 @@ class FleetView:
     """Any thread may call any method."""
 
     def __init__(self, *, is_sole: bool = False) -> None:
-        """`is_sole`: one worker, in this process, whatever the Ledger has heard of before."""
-        self._is_sole = is_sole
+        """`is_sole`: no worker tells this process what it is, whatever the Ledger has heard of
+        before: there is one, in this process, or they tell others."""
+        self.is_sole = is_sole
         self._lock = threading.Lock()
         self._fresh_s = _FRESH_S
         self._read_at = float("-inf")
@@ -65,7 +66,7 @@ class FleetView:
             return self._kinds
 
     def _read_if_due(self, ledger: Ledger, now: float) -> None:
-        if self._is_sole or 0 <= now - self._read_at < self._fresh_s:
+        if self.is_sole or 0 <= now - self._read_at < self._fresh_s:
             return
         began = time.perf_counter()
         with ledger.read() as conn:

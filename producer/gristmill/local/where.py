@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from gristmill.control.accept import take_bells
 from gristmill.control.base import Control
+from gristmill.control.fleet_view import FleetView
 from gristmill.errors import GristmillError, QueueError
 from gristmill.ledger.batch import Batch
 from gristmill.local.values import RunConfig
@@ -28,7 +29,9 @@ def open_control(config: RunConfig, folder: WorkFolder) -> Control:
         here = MemoryQueue(settings.lease_s)
         return Control(folder.ledger, folder.store, here, time.time, settings)
     queue, store = connect(config.fleet.queue_url, config.fleet.store_url, settings)
-    return Control(folder.ledger, store, queue, time.time, settings)
+    # Workers ring for this run, and tell of themselves elsewhere.
+    blind = FleetView(is_sole=True)
+    return Control(folder.ledger, store, queue, time.time, settings, fleet_view=blind)
 
 
 def hear_only_of(control: Control, batch: Batch) -> Control:

@@ -45,7 +45,7 @@ def duration(seconds: float) -> str:
             else (f"{seconds * 1000:.1f} ms")
         )
     if seconds < 10:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
     whole = int(seconds)
     if whole < _MINUTE:
         return f"{whole} s"

@@ -33,7 +33,7 @@ def test_a_share_is_whole_only_when_nothing_is_left(part: int, whole: int, text:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        *[(0, "0 ms"), (0.0042, "4.2 ms"), (0.0851, "85 ms"), (0.9997, "1.0 s"), (3.21, "3.2 s")],
+        *[(0, "0 ms"), (0.0042, "4.2 ms"), (0.0851, "85 ms"), (0.9997, "1 s"), (3.21, "3.2 s")],
         *[(45.9, "45 s"), (60, "1 min"), (192, "3 min 12 s"), (7_500, "2 h 5 min")],
         *[(86_400, "1 d"), (273_600, "3 d 4 h")],
     ],

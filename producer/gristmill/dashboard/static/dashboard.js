@@ -22,11 +22,12 @@
     return [[...read.x, read.x[last] + read.width], [...read.tokens, read.tokens[last]]];
   }
 
-  // In UTC, as all times of the pages; with the day where there is more than one.
+  // In UTC, as all times of the pages; with the day, or the seconds, where they tell a difference.
   function moments(chart, ticks) {
     const { min, max } = chart.scales.x;
     const from = max - min > 86400 ? 5 : 11;
-    return ticks.map((tick) => new Date(tick * 1000).toISOString().slice(from, 16).replace("T", " "));
+    const to = max - min > 600 ? 16 : 19;
+    return ticks.map((tick) => new Date(tick * 1000).toISOString().slice(from, to).replace("T", " "));
   }
 
   function draw(holder) {

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gristmill.fleet import Feature, row_class
+from gristmill.fleet import SMALLEST_ROW_CLASS, Feature, row_class
 from gristmill.types import Job, JobKind
 
 
@@ -71,6 +71,13 @@ def size_class(needs: RowNeeds) -> str:
 def features_in(class_name: str) -> frozenset[str]:
     """The features that a size class names; none for Shards of an earlier version."""
     return frozenset(filter(None, class_name.rpartition("/")[2].split("+")))
+
+
+@lru_cache(maxsize=1024)
+def least_in(class_name: str) -> int:
+    """What the shortest prompt of a size class may take; 0 for Shards of an earlier version."""
+    of_prompts = class_name.split("/")[1] if "/" in class_name else "0"
+    return int(of_prompts) // 2 + 1 if int(of_prompts) > SMALLEST_ROW_CLASS else 0
 
 
 def _features_of(job: Job) -> frozenset[str]:

@@ -35,6 +35,7 @@ __all__ = [
     "Route",
     "ToLane",
     "Waits",
+    "find_limits",
     "find_never",
     "fleet_of",
     "is_able",
@@ -48,6 +49,8 @@ __all__ = [
 PAYS = 0.25
 #: Tokens per second of a worker while nothing was measured of any that can run the Shard.
 _NOMINAL_TOKENS_PER_S = 100.0
+#: No row has so many tokens.
+_NO_LIMIT = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,18 @@ def taken_row_tokens(needs: Needs, fleet: Fleet) -> int:
     that is ready may be the smallest, and shall not refuse what is for one that still loads."""
     able = (known.max_row_tokens for known in fleet.known if is_able(known.pool, needs))
     return max(min(needs.max_row_tokens, max(able, default=0)), needs.least_row_tokens)
+
+
+def find_limits(needs: Needs, fleet: Fleet) -> tuple[int, int]:
+    """Up to which `max_row_tokens` and `least_row_tokens` Shards of this model and these features
+    find a machine now."""
+    if not fleet.pools:
+        return _NO_LIMIT, _NO_LIMIT
+    able = (pool.max_row_tokens for pool in fleet.pools if is_able(pool.pool, needs))
+    known = (pool.max_row_tokens for pool in fleet.known if is_able(pool.pool, needs))
+    most = max(able, default=0)
+    # What takes the most of all that are known takes longer ones too, and ends their answers.
+    return _NO_LIMIT if most >= max(known, default=0) else most, most
 
 
 def is_served(needs: Needs, fleet: Fleet, lane: str) -> bool:

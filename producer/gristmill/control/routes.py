@@ -14,10 +14,10 @@ from gristmill.control.fleet_view import Kinds
 from gristmill.ledger import shards, size_classes
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import ShardRow
-from gristmill.ledger.size_classes import Kind
+from gristmill.ledger.size_classes import Kind, SizeClass
 from gristmill.ledger.turns import ModelKey, Only, UnderWay
-from gristmill.needs import features_in
-from gristmill.router import Fleet, Load, Needs, Route, ToLane, route
+from gristmill.needs import features_in, least_in
+from gristmill.router import Fleet, Load, Needs, Route, ToLane, find_limits, route
 from gristmill.types import ModelPin
 
 #: Shards of a class that are looked at beyond those that fill the windows: some wait for a machine.
@@ -100,11 +100,17 @@ class Routes:
         return Only(frozenset(models), frozenset(classes))
 
     def _lanes_of(self, kind: Kind) -> Iterator[str]:
-        for row_tokens in {kind.min_row_tokens, kind.max_row_tokens}:
+        shortest = least_in(kind.size_class)
+        for row_tokens, least in {
+            (kind.min_row_tokens, min(shortest, kind.min_row_tokens)),
+            # Prompts of others that no machine can take keep no shorter ones waiting.
+            (kind.max_row_tokens, min(shortest, kind.max_row_tokens)),
+            (kind.max_row_tokens, kind.least_row_tokens),
+        }:
             needs = Needs(
                 kind.model,
                 row_tokens,
-                min(row_tokens, kind.least_row_tokens),
+                least,
                 features_in(kind.size_class),
                 num_jobs=kind.num_jobs,
                 num_prompt_tokens=kind.num_prompt_tokens,
@@ -145,18 +151,33 @@ class Routes:
     def _heads(self, batch: Batch, lane: str, only: Only | None) -> list[deque[ShardRow]]:
         """The next Shards of each size class that may go to a Lane.
 
-        One queue of all while the batch has no two classes.
+        Those that no machine can run now keep none waiting behind them.
         """
         found = size_classes.list_of_batch(self.conn, batch.tenant_id, batch.id)
-        names: list[str | None] = [None]
-        if len(found) > 1:
-            classes = None if only is None else only.classes
-            names = [c.size_class for c in found if classes is None or c.size_class in classes]
-        limit = min(self.room[lane], _MAX_SHARDS) + _MORE_SHARDS
+        if len(found) <= 1:  # a batch that an earlier version reads meanwhile has none
+            limits = self._limits(batch.model, found[0]) if found else None
+            return [self._read(batch, lane, None, limits)]
+        classes = None if only is None else only.classes
         return [
-            deque(shards.list_waiting(self.conn, batch.tenant_id, batch.id, limit, size_class=name))
-            for name in names
+            self._read(batch, lane, one.size_class, self._limits(batch.model, one))
+            for one in found
+            if classes is None or one.size_class in classes
         ]
+
+    def _read(
+        self, batch: Batch, lane: str, name: str | None, limits: tuple[int, int] | None
+    ) -> deque[ShardRow]:
+        limit = min(self.room[lane], _MAX_SHARDS) + _MORE_SHARDS
+        of_batch = (self.conn, batch.tenant_id, batch.id)
+        return deque(shards.list_waiting(*of_batch, limit, size_class=name, limits=limits))
+
+    def _limits(self, model: ModelPin, one: SizeClass) -> tuple[int, int] | None:
+        """None where all of the class find a machine, which is nearly always."""
+        needs = Needs(model, features=features_in(one.size_class))
+        longest, least = find_limits(needs, self.fleet)
+        if one.max_row_tokens <= longest and one.least_row_tokens <= least:
+            return None
+        return longest, least
 
     def _route_first(self, batch: Batch, head: deque[ShardRow]) -> ToLane | None:
         """Of the first Shard of a class that does not wait for a machine; the others are left."""

@@ -12,6 +12,9 @@ from gristmill.ledger import size_classes
 from gristmill.ledger.schema import shards
 from gristmill.queues.base import BULK_LANE
 
+#: Shards of a batch that are looked at for those that some machine can run now.
+_MAX_LOOKED_AT = 2000
+
 
 class ShardState(StrEnum):
     WAITING = "waiting"
@@ -140,17 +143,31 @@ def count_by_slice(conn: Connection, tenant_id: str, batch_id: str, num_slices: 
 
 
 def list_waiting(
-    conn: Connection, tenant_id: str, batch_id: str, limit: int, *, size_class: str | None = None
+    conn: Connection,
+    tenant_id: str,
+    batch_id: str,
+    limit: int,
+    *,
+    size_class: str | None = None,
+    limits: tuple[int, int] | None = None,
 ) -> list[ShardRow]:
-    """The next Shards of a batch to be sent, or of one of its size classes."""
+    """The next Shards of a batch to be sent, or of one of its size classes.
+
+    With `limits` those of the next _MAX_LOOKED_AT with so many `max_row_tokens` and
+    `least_row_tokens` at most.
+    """
     query = (
         select(shards)
         .where(*_of(tenant_id, batch_id), shards.c.state == ShardState.WAITING)
         .order_by(shards.c.n)
-        .limit(limit)
     )
     if size_class is not None:
         query = query.where(shards.c.size_class == size_class)
+    if limits is not None:
+        next_ = query.limit(_MAX_LOOKED_AT).subquery()
+        longest, least = next_.c.max_row_tokens, next_.c.least_row_tokens
+        query = select(next_).where(longest <= limits[0], least <= limits[1]).order_by(next_.c.n)
+    query = query.limit(limit)
     return [shard_from_row(row) for row in conn.execute(query).mappings()]
 
 

@@ -340,3 +340,29 @@ def test_what_lies_on_the_mixed_lane_for_a_few_goes_to_their_own(mill: FleetMill
 
     assert before == [BULK_LANE] * 2
     assert lanes_sent(mill) == [lane_of(mill.cards["large"])] * 2
+
+
+def test_shards_that_wait_for_a_machine_keep_none_of_their_class_waiting(mill: FleetMill) -> None:
+    mill.add("small", 512)
+    mill.add("medium", 6000)
+    mill.add("large", 8192)
+    mill.kill("large")
+    mill.bench.clock.advance(LOST_AFTER_S + 1)
+    mill.beat()
+    mill.submit("one", [7000] * 40 + [5500])
+
+    mill.run(5)
+
+    assert mill.ran["medium"] == [("one", 5500)]
+
+
+def test_rows_that_nobody_can_run_keep_those_of_others_waiting_nowhere(mill: FleetMill) -> None:
+    """Of the same size class; the answers of what can run end where nobody takes longer rows."""
+    mill.add("small", 512)
+    mill.add("medium", 6000)
+    mill.submit("theirs", [7500] * 3, tenant_id="other")
+    mill.submit("mine", [4200] * 3 + [7500] * 30 + [4300], max_tokens=3800)
+
+    mill.run(20)
+
+    assert mill.ran["medium"] == [("mine", 4200)] * 3 + [("mine", 4300)]

@@ -43,6 +43,7 @@ class FleetMill:
     ran: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     given_back: list[tuple[str, int]] = field(default_factory=list)
     _seq: int = 0
+    _beat_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.bench.settings = self.bench.settings.model_copy(
@@ -62,7 +63,7 @@ class FleetMill:
         del self.cards[name]
 
     def beat(self) -> None:
-        self._seq += 1
+        self._seq, self._beat_at = self._seq + 1, self.bench.clock()
         with self.control.ledger.write() as conn:
             for name, card in self.cards.items():
                 beat = WorkerBeat(card, self._seq, self.states[name], self.bench.clock())
@@ -111,7 +112,7 @@ class FleetMill:
         for _ in range(seconds // step_s):
             dispatch(self.control)
             self.bench.clock.advance(step_s)
-            if self.control.now % 10 == 0:
+            if self.bench.clock() - self._beat_at >= 10:
                 self.beat()
             for name in self.cards if works else ():
                 self.turn(name)

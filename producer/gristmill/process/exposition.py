@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
+from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -11,25 +13,23 @@ from gristmill.metrics import Kind
 from gristmill.telemetry.tally import Distribution, Series, Tally
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric as Family
 
 
 class Exposition:
-    """Imports prometheus-client when it is made. Raises UsageError without it."""
+    """Imports prometheus-client when somebody looks first: a worker's start does not wait for it.
+
+    Raises UsageError where it is not installed.
+    """
 
     def __init__(self, tally: Tally) -> None:
-        try:
-            from prometheus_client import CollectorRegistry, ProcessCollector
-        except ModuleNotFoundError as error:
+        if find_spec("prometheus_client") is None:
             raise UsageError(
                 "Metrics need the package prometheus-client: pip install 'gristmill[server]' or "
                 "'gristmill[worker]' brings it. With --health off none are told."
-            ) from error
+            )
         self._tally = tally
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        # Memory, CPU time and open files of the process, under the names that all use.
-        ProcessCollector(registry=self._registry)
 
     def page(self, accept: str) -> tuple[str, bytes]:
         """Content type and body, in the newest form that `accept` names."""
@@ -37,6 +37,16 @@ class Exposition:
 
         encode, content_type = choose_encoder(accept)
         return content_type, encode(self._registry)
+
+    @cached_property
+    def _registry(self) -> CollectorRegistry:
+        from prometheus_client import CollectorRegistry, ProcessCollector
+
+        registry = CollectorRegistry()
+        registry.register(self)
+        # Memory, CPU time and open files of the process, under the names that all use.
+        ProcessCollector(registry=registry)
+        return registry
 
     def describe(self) -> list[Family]:
         """Nothing is asked for at the registration: what there is, is known when it is looked."""

@@ -100,13 +100,14 @@ class Routes:
         return Only(frozenset(models), frozenset(classes))
 
     def _lanes_of(self, kind: Kind) -> Iterator[str]:
+        """Where Shards of a kind would go, whatever their rows need within it."""
+        # Prompts of others that no machine can take keep no shorter ones waiting.
         shortest = least_in(kind.size_class)
-        for row_tokens, least in {
-            (kind.min_row_tokens, min(shortest, kind.min_row_tokens)),
-            # Prompts of others that no machine can take keep no shorter ones waiting.
-            (kind.max_row_tokens, min(shortest, kind.max_row_tokens)),
-            (kind.max_row_tokens, kind.least_row_tokens),
-        }:
+        rows = (kind.min_row_tokens, kind.max_row_tokens, *self._steps_in(kind))
+        asked = {
+            (row, min(least, row)) for row in rows for least in (shortest, kind.least_row_tokens)
+        }
+        for row_tokens, least in sorted(asked):
             needs = Needs(
                 kind.model,
                 row_tokens,
@@ -119,6 +120,13 @@ class Routes:
             to = route(needs, self.fleet, self._load(kind.model), now=self._now)
             if isinstance(to, ToLane):
                 yield to.lane
+
+    def _steps_in(self, kind: Kind) -> Iterator[int]:
+        """Lengths between the shortest and the longest rows at which others can run them."""
+        for pool in self.fleet.pools:
+            for limit in {pool.min_row_tokens, pool.max_row_tokens}:
+                if kind.min_row_tokens < limit < kind.max_row_tokens:
+                    yield from (limit, limit + 1)
 
     def next_of(
         self, batch: Batch, lane: str, only: Only | None

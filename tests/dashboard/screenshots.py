@@ -16,6 +16,8 @@ from browser import NARROW, chromium, window  # noqa: E402
 from house import House  # noqa: E402
 from scenery import TENANT, Scenery, beat_all, furnish  # noqa: E402
 
+from gristmill.api.access import Scope  # noqa: E402
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -48,7 +50,7 @@ def _take(
 ) -> list[Path]:
     taken = []
     options = {"color_scheme": scheme, "viewport": size, "reduced_motion": "reduce"}
-    with window(browser, house, key=house.key(TENANT), **options) as opened:
+    with window(browser, house, key=house.key(TENANT, tuple(Scope)), **options) as opened:
         for name, path in pages.items():
             page = opened.open(path)
             page.wait_for_load_state("networkidle")

@@ -20,6 +20,8 @@ from screenshots import MAX_BYTES, take_all
 from test_up import Up, folder_with_model
 from visitor import make_batches
 
+from gristmill.api.access import Scope
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -80,7 +82,7 @@ def test_axe_finds_nothing_on_any_page(
     with window(browser, house, **look(scheme, viewport)) as opened:
         opened.open("/login")
         found = {"/login": [*opened.violations(), *wide(opened)]}
-        opened.log_in(house.key(TENANT))
+        opened.log_in(house.key(TENANT, tuple(Scope)))
         for path in scenery.pages:
             opened.open(path)
             found[path] = [*opened.violations(), *wide(opened)]
@@ -145,7 +147,9 @@ def tab_to(opened: Window, text: str) -> None:
 def test_everything_is_read_without_scripts(
     browser: Browser, house: House, scenery: Scenery
 ) -> None:
-    with window(browser, house, key=house.key(TENANT), java_script_enabled=False) as opened:
+    with window(
+        browser, house, key=house.key(TENANT, tuple(Scope)), java_script_enabled=False
+    ) as opened:
         page = opened.open(scenery.running)
         page.locator(".chart svg .line").wait_for()
         page.get_by_text("As a table").click()

@@ -1,4 +1,5 @@
-"""/v1/workers: the machines that answer, as they announce themselves. Nothing of any tenant."""
+"""/v1/workers: the machines that answer, as they announce themselves. Nothing of any tenant,
+and for operators alone: machines are the same for all, and tell how much there is to do."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
-from gristmill.api.context import Admin, UseApi, is_id
+from gristmill.api.context import Operator, UseApi, is_id
 from gristmill.api.failures import not_found
 from gristmill.api.objects import ListObject, list_object
 from gristmill.fleet import KnownWorker, WorkerState
@@ -61,7 +62,7 @@ class WorkerObject(BaseModel):
 @router.get("")
 def list_workers(
     api: UseApi,
-    caller: Admin,
+    caller: Operator,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     include_ended: bool = False,

@@ -33,7 +33,7 @@ def workers(
 ) -> None:
     """Show every worker: its state, model and limits, its load, how fast it is, its lanes.
 
-    Needs a key with the scope `admin`. One that is not heard of for 45 seconds is lost.
+    Needs a key with the scope `operator`. One that is not heard of for 45 seconds is lost.
     """
     with service(base_url, profile, debug=debug) as client:
         shape = shape_of(format, as_json=as_json, quiet=quiet)

@@ -1,4 +1,4 @@
-"""`client.workers`: the machines that answer. For keys with the scope `admin`."""
+"""`client.workers`: the machines that answer. For keys with the scope `operator`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The page of the fleet: which Workers are alive, how full they are, what waits for them.
 
-It shows machines and sums over all tenants, no batch and no name of any; for the scope `admin`.
+It shows machines and sums over all tenants, no batch and no name of any; for the scope `operator`.
 """
 
 from __future__ import annotations
@@ -132,4 +132,4 @@ def _totals(alive: Sequence[WorkerObject]) -> Totals:
     )
 
 
-ROUTES = [Route("/fleet", page(show_fleet, Scope.ADMIN))]
+ROUTES = [Route("/fleet", page(show_fleet, Scope.OPERATOR))]

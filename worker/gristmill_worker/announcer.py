@@ -75,8 +75,10 @@ class Announcer:
 
     def close(self) -> None:
         """The Worker has ended; its last beat says so, if that does not take long."""
-        self.say(WorkerState.ENDED)
+        self._state = WorkerState.ENDED
+        # Before the thread is woken, or it would wait once more for its next beat.
         self._ending.set()
+        self._changed.set()
         if self._thread is not None:
             self._thread.join(_LAST_WORD_S)
             self._thread = None

@@ -27,17 +27,24 @@ def find_blocked(ledger: Ledger, fleet: Fleet, *, now: float) -> dict[str, Block
     with ledger.read() as conn:
         waiting = size_classes.list_waiting(conn)
     reasons: dict[str, list[str | None]] = {}
+    of_needs: dict[Needs, str | None] = {}  # thousands of batches are mostly of a few kinds
     for one, model in waiting:
         needs = Needs(model, one.max_row_tokens, one.least_row_tokens, features_in(one.size_class))
-        found = route(needs, fleet, _NOTHING_AHEAD, now=now)
-        reason = None
-        if isinstance(found, Waits):
-            reason = found.reason
-        elif isinstance(found, Never):
-            reason = f"{found.reason} Such rows are refused if none is started."
-        reasons.setdefault(one.batch_id, []).append(reason)
+        if needs not in of_needs:
+            of_needs[needs] = _why_not(needs, fleet, now)
+        reasons.setdefault(one.batch_id, []).append(of_needs[needs])
     return {
         batch_id: Blocked(next(filter(None, of_batch)), all(of_batch))
         for batch_id, of_batch in reasons.items()
         if any(of_batch)
     }
+
+
+def _why_not(needs: Needs, fleet: Fleet, now: float) -> str | None:
+    """Why Shards with these needs are not sent; None if they are."""
+    found = route(needs, fleet, _NOTHING_AHEAD, now=now)
+    if isinstance(found, Waits):
+        return found.reason
+    if isinstance(found, Never):
+        return f"{found.reason} Such rows are refused if none is started."
+    return None

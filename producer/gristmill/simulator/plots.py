@@ -31,7 +31,7 @@ def draw_policies(outcomes: Sequence[Outcome], path: Path) -> None:
         (panels[1], waits, "wait, 95th percentile (s)"),
     ):
         bars = panel.barh(names[::-1], values[::-1], color=colours[::-1])
-        panel.bar_label(bars, fmt="%.3g", padding=3, fontsize=8)
+        panel.bar_label(bars, fmt="{:,.4g}", padding=3, fontsize=8)
         panel.margins(x=0.18)
         panel.set_title(title, fontsize=9)
     for outcome, colour in zip(outcomes, colours, strict=True):

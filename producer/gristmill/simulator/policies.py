@@ -99,20 +99,24 @@ class OneLane:
         tenants, under_way = backlog.tenants_waiting(), backlog.under_way()
         turns = FairShare(self._level, tenants, under_way, max_lead=lead)
         until = self._urgent_until
-        while lanes.num_free:
-            urgent = None
-            if until is not None and self._num_urgent < URGENT_IN_A_ROW:
-                urgent = _pick(backlog.due_until(until, now, pace), lanes)
-            picked = urgent or _pick_in_turn(backlog, turns, lanes)
-            if picked is None and until is not None:
-                picked = _pick(backlog.due_until(until, now, pace), lanes)
-            if picked is None:
-                break
-            self._num_urgent = self._num_urgent + 1 if urgent else 0
-            batch, shard, lane = picked
-            turns.charge(batch.spec.tenant_id, shard.expected_tokens)
-            lanes.take(shard, lane)
-            yield lane, backlog.take(batch, shard, lane)
+        for lane in lanes.in_order():
+            done: set[str] = set()
+            while lanes.has_room(lane):
+                urgent = in_turn = None
+                if until is not None and self._num_urgent < URGENT_IN_A_ROW:
+                    urgent = _pick(backlog.due_until(until, now, pace), lanes, lane)
+                if urgent is None:
+                    in_turn = _pick_in_turn(backlog, turns, lanes, lane, done)
+                picked = urgent or in_turn
+                if picked is None and until is not None:
+                    picked = _pick(backlog.due_until(until, now, pace), lanes, lane)
+                if picked is None:
+                    break
+                self._num_urgent = self._num_urgent + 1 if urgent else 0
+                batch, shard = picked
+                turns.charge(batch.spec.tenant_id, shard.expected_tokens)
+                lanes.take(shard, lane)
+                yield lane, backlog.take(batch, shard, lane)
         backlog.move_shares(turns.moved)
         self._level = turns.level
 
@@ -143,15 +147,17 @@ class LaneChoice:
     def __init__(self, room: dict[str, int]) -> None:
         self._room = room
 
-    @property
-    def num_free(self) -> int:
-        """Shards that all Lanes together take."""
-        return sum(room for room in self._room.values() if room > 0)
+    def in_order(self) -> list[str]:
+        """Lanes of their own first."""
+        return sorted(self._room, key=lambda lane: (lane == BULK_LANE, lane))
+
+    def has_room(self, lane: str) -> bool:
+        return self._room[lane] > 0
 
     def choose(self, shard: SimShard) -> tuple[float, str] | None:
-        """What the Shard has to lose on other Lanes, in seconds, and the Lane to send it to now.
+        """What the Shard has to lose on other Lanes, in seconds, and the Lane that it goes to now.
         None: it waits."""
-        return (0.0, BULK_LANE) if self._room[BULK_LANE] > 0 else None
+        return 0.0, BULK_LANE
 
     def take(self, shard: SimShard, lane: str) -> None:
         """A Shard was sent."""
@@ -165,49 +171,55 @@ class RoutedLanes(LaneChoice):
         self._waiting = backlog.waiting_tokens
         self._fleet = fleet
         self._now = now
-        #: Size classes that have no Lane to go to until something more is sent.
-        self._stuck: set[object] = set()
+        #: By size class, until something more is sent.
+        self._chosen: dict[object, tuple[float, str] | None] = {}
 
     def choose(self, shard: SimShard) -> tuple[float, str] | None:
-        if shard.size_class in self._stuck:
-            return None
-        full = frozenset(lane for lane, room in self._room.items() if room <= 0)
-        load = Load(self._sent, self._waiting, full)
-        found = route(needs_of(shard), self._fleet, load, now=self._now)
-        if not isinstance(found, ToLane) or found.lane in full:
-            self._stuck.add(shard.size_class)
-            return None
-        return found.lead_s, found.lane
+        if shard.size_class not in self._chosen:
+            full = frozenset(lane for lane, room in self._room.items() if room <= 0)
+            load = Load(self._sent, self._waiting, full)
+            found = route(needs_of(shard), self._fleet, load, now=self._now)
+            chosen = None
+            if isinstance(found, ToLane) and found.lane not in full:
+                chosen = found.lead_s, found.lane
+            self._chosen[shard.size_class] = chosen
+        return self._chosen[shard.size_class]
 
     def take(self, shard: SimShard, lane: str) -> None:
         super().take(shard, lane)
-        self._stuck.clear()
+        self._chosen.clear()
         num_tokens = shard.expected_tokens
         self._sent[lane] = self._sent.get(lane, 0.0) + num_tokens
         self._waiting = max(self._waiting - num_tokens, 0.0)
 
 
-_Picked = tuple[SimBatch, SimShard, str]
+_Picked = tuple[SimBatch, SimShard]
 
 
-def _pick_in_turn(backlog: Backlog, turns: FairShare, lanes: LaneChoice) -> _Picked | None:
-    """The next Shard of the tenant whose turn it is."""
+def _pick_in_turn(
+    backlog: Backlog, turns: FairShare, lanes: LaneChoice, lane: str, done: set[str]
+) -> _Picked | None:
+    """The next Shard for a Lane of the tenant whose turn it is; those `done` have none for it."""
     for tenant_id in turns.order():
-        picked = _pick(backlog.waiting_of(tenant_id), lanes)
-        if picked is not None:
-            return picked
-        turns.drop(tenant_id)
+        if tenant_id not in done:
+            picked = _pick(backlog.waiting_of(tenant_id), lanes, lane)
+            if picked is not None:
+                return picked
+            done.add(tenant_id)
     return None
 
 
-def _pick(batches: Iterator[SimBatch], lanes: LaneChoice) -> _Picked | None:
-    """Of the first batch that has a Shard for a Lane with room; of its classes that one which has
-    the most to lose elsewhere."""
+def _pick(batches: Iterator[SimBatch], lanes: LaneChoice, lane: str) -> _Picked | None:
+    """Of the first batch that has a Shard for the Lane; of its classes that one which has the most
+    to lose elsewhere."""
     for batch in batches:
-        found = [(shard, chosen) for shard in batch.heads() if (chosen := lanes.choose(shard))]
+        found = [
+            (-chosen[0], shard.n, shard)
+            for shard in batch.heads()
+            if (chosen := lanes.choose(shard)) and chosen[1] == lane
+        ]
         if found:
-            shard, (_, lane) = min(found, key=lambda pair: (-pair[1][0], pair[0].n))
-            return batch, shard, lane
+            return batch, min(found)[2]
     return None
 
 

@@ -51,3 +51,16 @@ def test_rows_go_where_they_fit_wait_for_a_machine_or_are_refused(mill: FleetMil
     assert waiting is not None and waiting.phase is Phase.NO_WORKER
     two = mill.batch("two")
     assert (two.status, two.completed, two.failed) == (BatchStatus.COMPLETED, 2, 1)
+
+
+def test_shards_that_wait_for_a_machine_keep_none_of_their_class_waiting(mill: FleetMill) -> None:
+    for name, limit in (("small", 512), ("medium", 6000), ("large", 8192)):
+        mill.add(name, limit)
+    mill.kill("large")
+    mill.bench.clock.advance(LOST_AFTER_S + 1)
+    mill.beat()
+    mill.submit("one", [7000] * 20 + [5500])
+
+    mill.run(4)
+
+    assert mill.ran["medium"] == [("one", 5500)]

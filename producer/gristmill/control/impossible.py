@@ -13,6 +13,7 @@ from gristmill.control.accept import apply
 from gristmill.control.base import Control
 from gristmill.control.must_read import read_shard
 from gristmill.control.routes import needs_of_shard
+from gristmill.errors import CorruptDocument
 from gristmill.ledger import batches, life, routed, size_classes
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import ShardRow
@@ -66,7 +67,10 @@ def _refuse_in_class(control: Control, one: SizeClass, fleet: Fleet, limit: int)
         longest = routed.list_longest(conn, batch.tenant_id, batch.id, one.size_class, limit)
     impossible = [s for s in longest if find_never(needs_of_shard(batch.model, s), fleet)]
     for shard in impossible:
-        _refuse_in_shard(control, batch, shard, fleet)
+        try:
+            _refuse_in_shard(control, batch, shard, fleet)
+        except CorruptDocument as error:  # this batch cannot go on, all others can
+            log.error("rows not refused batch=%s shard=%d reason=%s", batch.id, shard.n, error)
     if len(impossible) < limit:
         with control.ledger.write() as conn:
             size_classes.lower(conn, one)

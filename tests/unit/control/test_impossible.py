@@ -11,6 +11,7 @@ from pipeline import TENANT, Bench
 from gristmill.control.outlook import Outlook, Phase, Progress
 from gristmill.fleet import LOST_AFTER_S, WorkerState
 from gristmill.ledger.status import BatchStatus
+from gristmill.stores.keys import shard_key
 
 
 @pytest.fixture
@@ -113,3 +114,14 @@ def test_rows_that_nobody_can_run_keep_those_of_others_waiting_nowhere(mill: Fle
     mill.run(20)
 
     assert mill.ran["medium"] == [("mine", 4200)] * 3 + [("mine", 4300)]
+
+
+def test_a_shard_that_the_store_has_lost_keeps_no_other_batch(mill: FleetMill) -> None:
+    mill.add("small", 512)
+    lost = mill.submit("a", [1500])
+    mill.submit("b", [1500])
+    mill.bench.store.delete(shard_key(TENANT, lost.id, lost.run_id, 0))
+
+    mill.run(630, step_s=10)
+
+    assert mill.batch("b").failed == 1 and mill.batch("a").failed == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -65,26 +64,6 @@ def weights_fingerprint(path: Path) -> str:
             weights.seek(max(size - _MIB, 0))
             _add(digest, f"{file.name} {size}", head + weights.read(_MIB))
     return digest.hexdigest()
-
-
-def read_ahead(path: Path) -> None:
-    """Bring the weights into memory while other things are done, such as importing torch.
-
-    Returns at once; what lies in memory already costs a tenth of a second of another core.
-    """
-    threading.Thread(target=_read_ahead, args=(path,), name="read-ahead", daemon=True).start()
-
-
-def _read_ahead(path: Path) -> None:
-    # Not posix_fadvise: what follows it is read in small pieces, several times as slowly.
-    buffer = bytearray(_MIB)
-    for file in sorted(path.glob("*.safetensors")):
-        try:
-            with file.open("rb", buffering=0) as weights:
-                while weights.readinto(buffer):
-                    pass
-        except OSError:
-            return  # the loader says what is wrong
 
 
 def tokenizer_hash(path: Path) -> str:

@@ -1,17 +1,16 @@
 """How long a worker takes from nothing to its first token, step by step.
 
-    python tests/bench/cold_start.py [--model smollm2-135m] [--repeat 5] [--cold-disk] [--compare]
+    python tests/bench/cold_start.py [--model smollm2-135m] [--repeat 5]
 
 Each time `gristmill worker` starts as a new process, on Redis and a folder, where one Shard waits
-for it; with --cold-disk nothing of the weights is in memory before. Medians are shown, and the
-quickest of all; what a busy machine does not change much is the CPU time.
+for it. Medians are shown, and the quickest of all. On a busy machine threads that wait for each
+other burn CPU time as well; OMP_NUM_THREADS=1 keeps it comparable.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -43,35 +42,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--cold-disk", action="store_true")
-    parser.add_argument("--compare", action="store_true", help="with and without read-ahead")
     args = parser.parse_args()
     model, _ = find_local_model(args.model, settings=Settings(), revision=None)
     redis = RedisProcess("redis6").start()
     with TemporaryDirectory() as name:
         folder = Path(name)
-        ways = {"": {}, "without reading ahead": {"WITHOUT_READ_AHEAD": "1"}}
-        found: dict[str, list[Steps]] = {way: [] for way in ways if args.compare or not way}
         # The first one fills the page cache, and compiles what this machine has not compiled yet.
-        for _ in range(args.repeat + 1):
-            for way in found:
-                environ = {**os.environ, **ways[way]}
-                steps = measure(folder, redis.url, model, args.model, environ, args.cold_disk)
-                found[way].append(steps)
+        found = [measure(folder, redis.url, model, args.model) for _ in range(args.repeat + 1)]
     redis.remove()
-    for way, measured in found.items():
-        print(way)
-        show(measured[1:])
+    show(found[1:])
 
 
-def measure(
-    folder: Path,
-    queue_url: str,
-    model: Model,
-    name: str,
-    environ: dict[str, str],
-    is_disk_cold: bool,
-) -> Steps:
+def measure(folder: Path, queue_url: str, model: Model, name: str) -> Steps:
     """The steps of one worker, each with its wall and CPU seconds."""
     queue_url = f"{queue_url}?prefix=cold{time.time_ns()}"
     bench = Bench(folder, batch_id=f"batch_{time.time_ns()}")
@@ -89,14 +71,10 @@ def measure(
     job = Job((Row(0, "row"),), (Prompt(tuple(range(100, 116))),), SamplingParams(4))
     bench.ingest([Window(Endpoint.COMPLETIONS, (job,), (), 1, 0, Cursor(1, 1, 1))])
     assert dispatch(bench.control) == 1
-    for file in model.path.glob("*.safetensors") if is_disk_cold else ():
-        with file.open("rb") as weights:
-            os.posix_fadvise(weights.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     words = ["worker", "--queue", queue_url, "--store", str(folder / "store"), "--model", name]
     worker = subprocess.run(
         [sys.executable, str(WORKER), *words],
         check=True,
-        env=environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from gristmill.errors import ModelNotFound, ModelUnsupported, UsageError
-from gristmill.model_folder import read_ahead
 from gristmill.models import Model, find_model
 from gristmill.settings import Settings
 
@@ -300,17 +299,3 @@ def test_a_hub_id_is_fetched_without_pickles_and_pinned_to_its_commit(
 def test_a_hub_id_that_is_not_cached_is_a_clear_error_offline(find: Any) -> None:
     with pytest.raises(ModelNotFound, match="HF_HUB_OFFLINE"):
         find("no-such-org/no-such-model", revision="main")
-
-
-def test_reading_ahead_reads_all_weights_and_is_no_error_where_there_are_none(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "a.safetensors").write_bytes(b"x" * 3_000_000)
-    (tmp_path / "b.safetensors").mkdir()
-
-    for folder in (tmp_path, tmp_path / "missing"):
-        read_ahead(folder)
-    for thread in threading.enumerate():
-        if thread.name == "read-ahead":
-            thread.join(60)
-            assert not thread.is_alive()

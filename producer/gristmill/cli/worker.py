@@ -108,12 +108,10 @@ def _serve(
     def build() -> ComputeWorker:
         from gristmill.compute import find_worker, worker_config
         from gristmill.local_model import find_local_model
-        from gristmill.model_folder import read_ahead
         from gristmill.process.connect import connect
 
         queue, store = connect(queue_url, store_url, settings)
         model, device = find_local_model(model_name, settings=settings, revision=revision)
-        read_ahead(model.path)
         telemetry.tell_worker(
             model.name,
             process.health,

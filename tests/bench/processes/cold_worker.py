@@ -116,7 +116,5 @@ if __name__ == "__main__":
 
     done("import of the command line")
     watch_worker()
-    if "WITHOUT_READ_AHEAD" in os.environ:
-        importlib.import_module("gristmill.model_folder").read_ahead = lambda path: None
     after("gristmill.process.connect", "connect", "queue and store reached", before="settings")
     app(sys.argv[1:])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gristmill.errors import StoreError
 
 #: What a batch has beyond the published document.
-EXTENSIONS = {"retry_of", "priority", "max_total_tokens", "max_cost", "cost", "progress"}
+EXTENSIONS = {"retry_of", "priority", "max_total_tokens", "max_cost", "cost", "progress", "timings"}
 FIELDS = {"endpoint": "/v1/completions", "completion_window": "24h"}
 
 

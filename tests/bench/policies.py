@@ -1,6 +1,6 @@
 """The Router against a plain queue on simulated fleets; scaling; what routing costs. Draws plots.
 
-Usage: policies.py [--folder infra/router] [--rows 5000000] [--only scenarios|scaling|cost]
+Usage: policies.py [--folder infra/router] [--rows 1000000] [--only scenarios|scaling|cost]
 
 All by the simulator (`gristmill simulate`), with the same router and dispatch rules as the service.
 Scaling: equal machines, so many rows for each. Cost: CPU of routing and dispatch, in memory, for
@@ -67,7 +67,7 @@ class Timed:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=None, help="for plots")
-    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--only", choices=("scenarios", "scaling", "cost"))
     arguments = parser.parse_args()
     parts = {

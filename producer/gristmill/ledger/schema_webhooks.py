@@ -21,7 +21,7 @@ webhook_endpoints = Table(
     # What the request for its batch brought; null when the batch was given a URL later.
     Column("asked_url", String),
     Column("event_types", JSON, nullable=False),
-    # What the receiver has, sealed, since each delivery is signed with it; empty once it is deleted.
+    # What the receiver has, sealed, since each delivery is signed with it; empty once it is gone.
     Column("secret", String, nullable=False),
     # Signs as well until then.
     Column("old_secret", String),

@@ -136,7 +136,8 @@ def apply(
     ring_at = control.now + int(control.settings.resend_after_s)
     trail = segments.trail_at(conn, batch.tenant_id, batch.id, number) or segments.NO_TRAIL
     accepted_now = []
-    for segment in found:
+    # Shard by Shard in their order, as dispatch locks them.
+    for segment in sorted(found, key=lambda segment: segment.shard_n):
         bell = bell_of(segment)
         shard = shards.get(conn, batch.tenant_id, batch.id, segment.shard_n)
         if shard is None or segments.is_known(conn, bell):

@@ -43,14 +43,23 @@ class EngineRows:
         return self._engine.generated(seq_id)
 
     def step(self) -> bool:
-        """One step of the Engine; whether a row has come to its end."""
+        """One step of the Engine; whether a row, or its prefill, has come to its end."""
+        num_prefilling = self.speeds.num_prefilling
         began = self._monotonic()
         output = self._step()
         took_s = self._monotonic() - began
         self.speeds.record(output, took_s)
         self.record.step(output, took_s)
         self.kv_used_tokens = output.kv_used_tokens
-        return self._take(output)
+        return self._take(output) or self.speeds.num_prefilling != num_prefilling
+
+    def num_tokens_ahead(self, attempts: Iterable[Attempt]) -> int:
+        """Expected tokens of rows that wait, or whose prefill has not come to its end."""
+        num_tokens = 0
+        for attempt in attempts:
+            num_rows = len(attempt.waiting) + sum(map(self.speeds.is_prefilling, attempt.running))
+            num_tokens += attempt.num_tokens * num_rows // len(attempt.shard.jobs)
+        return num_tokens
 
     def remove(self, attempt: Attempt) -> None:
         """What runs of an Attempt is not wanted any more."""

@@ -39,12 +39,27 @@ class Speeds:
     """
 
     def __init__(self) -> None:
+        self._all = _Speed()
         self._decode = _Speed()
         self._prefill = {length: _Speed() for length in PREFILL_LENGTHS}
         #: Tokens of each prompt whose prefill has not come to its end.
         self._prefilling: dict[str, int] = {}
         #: Computed since a prefill last came to its end.
         self._open = _Speed()
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of prompts and answers together; None before the first step."""
+        return self._all.tokens_per_s
+
+    @property
+    def num_prefilling(self) -> int:
+        """Sequences in the Engine whose prefill has not come to its end."""
+        return len(self._prefilling)
+
+    def is_prefilling(self, seq_id: str) -> bool:
+        """Whether its prefill waits, or is under way."""
+        return seq_id in self._prefilling
 
     @property
     def decode_tokens_per_s(self) -> float | None:
@@ -69,6 +84,7 @@ class Speeds:
         """A step has taken so long."""
         num_tokens = output.num_prefill_tokens + output.num_decode_tokens
         if num_tokens and seconds > 0:
+            self._all.add(num_tokens, seconds)
             if output.num_decode_tokens:
                 share = output.num_decode_tokens / num_tokens
                 self._decode.add(output.num_decode_tokens, seconds * share)

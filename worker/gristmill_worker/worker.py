@@ -277,6 +277,8 @@ class Worker:
                     attempt.num_tokens * len(attempt.running) // len(attempt.shard.jobs)
                     for attempt in self._attempts
                 ),
+                num_tokens_ahead=self._rows.num_tokens_ahead(self._attempts),
+                tokens_per_s=self._rows.speeds.tokens_per_s,
                 is_isolated=any(attempt.is_isolated for attempt in self._attempts),
             )
         )

@@ -96,6 +96,8 @@ class Engine:
         self._num_reserved = 0
         self._num_arrivals = 0
         self._expected_output = first_expected_output
+        #: Expected tokens of rows that do not decode yet.
+        self.num_tokens_ahead = 0
         self.jump: Jump | None = None
 
     @property
@@ -112,6 +114,7 @@ class Engine:
             seq.arrival = self._num_arrivals
             seq.s_per_token = self._machine.prefill_s_per_token(seq.row.prompt_tokens)
             self._waiting.append(seq)
+            self.num_tokens_ahead += seq.row.prompt_tokens + seq.row.expected_output
         self._is_sorted = False
 
     def begin(self, now: float) -> Jump | None:
@@ -174,6 +177,7 @@ class Engine:
             seq.left -= num_tokens * jump.num_steps
             if seq.left <= 0:
                 self._prefilling.remove(seq)
+                self.num_tokens_ahead -= seq.row.prompt_tokens + seq.row.expected_output
                 self._decode(seq, finished)
                 ended.append(seq.row.prompt_tokens + seq.done_tokens)
         self.speeds.record(
@@ -200,7 +204,7 @@ class Engine:
         self._waiting.clear()
         self._prefilling.clear()
         self._decoding.clear()
-        self._num_context_tokens = self._num_reserved = 0
+        self._num_context_tokens = self._num_reserved = self.num_tokens_ahead = 0
         self.jump = None
         return sorted(left, key=lambda pair: pair[0].arrival)
 

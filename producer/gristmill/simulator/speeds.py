@@ -33,10 +33,16 @@ class _Speed:
 
 class Speeds:
     def __init__(self) -> None:
+        self._all = _Speed()
         self._decode = _Speed()
         self._prefill = {length: _Speed() for length in PREFILL_LENGTHS}
         #: Computed since a prefill last came to its end.
         self._open_tokens = self._open_s = 0.0
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of prompts and answers together."""
+        return self._all.tokens_per_s
 
     @property
     def decode_tokens_per_s(self) -> float | None:
@@ -53,6 +59,7 @@ class Speeds:
         """Steps of so many tokens took so long; `ended` are the lengths of prompts that are done
         with that."""
         num_tokens = num_decode + num_prefill
+        self._all.add(num_tokens, seconds)
         if num_decode:
             self._decode.add(num_decode, seconds * num_decode / num_tokens)
         if num_prefill:

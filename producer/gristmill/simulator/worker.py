@@ -22,6 +22,8 @@ from gristmill.simulator.shards import SimShard
 
 #: The first Segment after the open mark comes this soon (attempt.py).
 _FIRST_FLUSH_S = 1.0
+#: As in load.py.
+_READ_AHEAD_S = 60.0
 #: As in leases.py.
 _RENEWALS_PER_LEASE = 4
 
@@ -151,15 +153,21 @@ class Worker:
         return self.state is WorkerState.LOST
 
     def _has_room(self) -> bool:
-        """As load.py says: as many rows, and tokens, as run at once may wait here."""
+        """As load.py says: as many rows, and tokens, as run at once may wait here, but no more than
+        begins within _READ_AHEAD_S, or one Shard; before the first step, one beside another."""
         rows = 2 * self.machine.max_num_seqs - self._engine.num_live
         tokens = 2 * self.machine.kv_tokens
         for attempt in self._attempts:
             tokens -= attempt.shard.expected_tokens * attempt.num_left // attempt.shard.num_jobs
-        for shard in self._ahead:
-            rows -= shard.num_left
-            tokens -= shard.expected_tokens
-        return rows > 0 and tokens > 0
+        num_fetched = sum(shard.expected_tokens for shard in self._ahead)
+        rows -= sum(shard.num_left for shard in self._ahead)
+        if rows <= 0 or tokens - num_fetched <= 0:
+            return False
+        tokens_per_s = self._engine.speeds.tokens_per_s
+        if tokens_per_s is None:
+            return len(self._attempts) + len(self._ahead) <= 1
+        num_ahead = self._engine.num_tokens_ahead + num_fetched
+        return not num_ahead or num_ahead < _READ_AHEAD_S * tokens_per_s
 
     def _fetch(self) -> None:
         if self._is_gone or self._is_fetching or not self._has_room():
@@ -222,6 +230,7 @@ class Worker:
         if self._engine.jump is not jump:
             return  # it was cut short, or the Worker died
         self.busy_s += self._clock.now - jump.began
+        num_ahead = self._engine.num_tokens_ahead
         finished = self._engine.end(self._clock.now)
         for seq in finished:
             attempt = seq.holder
@@ -230,7 +239,7 @@ class Worker:
             if not attempt.num_left:
                 self._close(attempt)
         self._go_on()
-        if finished:
+        if finished or self._engine.num_tokens_ahead != num_ahead:
             self._open_next()
             self._fetch()
 

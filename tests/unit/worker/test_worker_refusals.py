@@ -150,7 +150,7 @@ def test_a_worker_takes_more_work_while_its_engine_has_room() -> None:
         floor.send(n, [LONG[n], LONG[n + 8]])
     worker = floor.worker(max_num_seqs=3)
 
-    floor.turn(worker)
+    floor.turn(worker, times=2)
 
     assert floor.engine.num_live == 4, "enough to keep it full, and no more begun than can run"
     assert floor.queue.stats(BULK_LANE).leased == 3, "one Shard is read ahead"

@@ -105,6 +105,7 @@ def test_a_worker_killed_in_the_middle_of_a_batch_is_replaced_as_shown(
                 **{k: v for k, v in os.environ.items() if k[:9] != "GRISTMILL"},
                 "PATH": f"{COMMAND.parent}{os.pathsep}{os.environ['PATH']}",
                 "GRISTMILL_CACHE_DIR": str(tiny_model.with_name("cache")),
+                "GRISTMILL_LOG_FORMAT": "text",  # as on a terminal
                 "GRISTMILL_NUM_THREADS": "1",
             }
             terminals += [Terminal(tmp_path, name, environment) for name in ("run", "worker")]

@@ -74,7 +74,7 @@ class WorkerCard:
     worker_id: str
     host: str
     model: ModelPin
-    #: "cpu", or "cuda" and the name of the GPU.
+    #: "cpu", or "cuda" and the name of the GPU: the same on machines that are alike.
     device: str
     max_row_tokens: int
     max_num_seqs: int
@@ -147,7 +147,8 @@ class KnownWorker:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Workers of the same abilities: any of them can run what one of them can.
+    """Workers of the same abilities on the same kind of device: any of them can run what one of
+    them can, and about as fast.
 
     What a model is called does not count, what it is does, as where a Worker looks whether a Shard
     is for it. `max_row_tokens` is the lower end of the size class: each of them can run rows of so
@@ -160,13 +161,14 @@ class Pool:
     max_row_tokens: int
     features: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
+    device: str = ""
 
     @property
     def lane(self) -> str:
         """The Lane of this pool: 'pool-8k-' and 16 hex digits; the same on every machine."""
         abilities = (",".join(names) for names in (self.features, self.adapters))
         pin = (self.revision, self.tokenizer_hash, self.dtype)
-        text = "\0".join([*pin, str(self.max_row_tokens), *abilities])
+        text = "\0".join([*pin, str(self.max_row_tokens), *abilities, self.device])
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         return f"pool-{_short(self.max_row_tokens)}-{digest[:16]}"
 
@@ -178,6 +180,7 @@ def pool_of(card: WorkerCard) -> Pool:
         worker_class(card.max_row_tokens),
         tuple(sorted(card.features)),
         tuple(sorted(card.adapters)),
+        card.device,
     )
 
 

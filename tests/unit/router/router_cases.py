@@ -24,9 +24,10 @@ def worker(
     state: WorkerState = WorkerState.READY,
     heard_s_ago: float = 0.0,
     lanes: tuple[str, ...] | None = None,
+    device: str = "cpu",
 ) -> KnownWorker:
     card = WorkerCard(
-        *("wrk", "host", model, "cpu", limit, 64),
+        *("wrk", "host", model, device, limit, 64),
         features=features,
         prefill_tokens_per_s=() if prefill is None else ((512, prefill),),
         decode_tokens_per_s=decode,

@@ -100,6 +100,17 @@ def test_long_prompts_are_kept_from_slow_machines_where_that_pays() -> None:
     assert found.lead_s > 200
 
 
+def test_machines_of_two_kinds_that_take_the_same_rows_are_told_apart() -> None:
+    slow = worker(8192, prefill=100.0, decode=10.0)
+    fast = worker(8192, prefill=10_000.0, decode=1000.0, device="cuda H100")
+
+    found = send(needs(), slow, slow, fast)
+    alike = send(needs(), fast, replace(fast, heard_at=NOW - 1))
+
+    assert isinstance(found, ToLane) and found.lane == lane(fast)
+    assert isinstance(alike, ToLane) and alike.lane == BULK_LANE
+
+
 def test_the_mixed_lane_is_used_where_it_does_not_pay() -> None:
     one = worker(8192, prefill=1000.0, decode=100.0)
     other = worker(8192, prefill=1100.0, decode=105.0, features=("generate",))

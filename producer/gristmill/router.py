@@ -205,11 +205,17 @@ class _Work:
         found = {p.lane: p.time_s(needs) for p in fleet.pools if is_of_model(p.pool, needs.model)}
         num_tokens = max(needs.num_expected_tokens, 1)
         nominal_s = num_tokens / _NOMINAL_TOKENS_PER_S
-        #: On the fastest pool. One that was not measured counts as such, so that it gets work to be
-        #: measured by.
-        self.least_time_s = min((t for t in found.values() if t is not None), default=nominal_s)
+        measured = [t for t in found.values() if t is not None] or [nominal_s]
+        #: On the fastest pool.
+        self.least_time_s = min(measured)
+        #: A pool that was not measured counts as the fastest until there is about a Shard for each
+        #: of its workers to be measured by, and then as the slowest: more may wait there for long.
         self._time_s = {
-            p.lane: self.least_time_s if (t := found.get(p.lane)) is None else t
+            p.lane: t
+            if (t := found.get(p.lane)) is not None
+            else self.least_time_s
+            if load.sent_tokens.get(p.lane, 0.0) < p.num_workers * num_tokens
+            else max(measured)
             for p in fleet.pools
         }
         #: Tokens per second of all workers of a pool at work of this kind; never 0.

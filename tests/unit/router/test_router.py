@@ -142,6 +142,22 @@ def test_whoever_was_not_measured_gets_work_to_be_measured_by() -> None:
     assert isinstance(found, ToLane) and found.lane == lane(new)
 
 
+def test_whoever_was_not_measured_gets_about_a_shard_for_each_worker_and_no_more() -> None:
+    slow = worker(8192, prefill=100.0, decode=10.0)
+    fast = worker(8192, prefill=1000.0, decode=100.0, features=("generate",))
+    new = worker(8192, features=("generate", "grammar"))
+    full = frozenset({BULK_LANE})
+
+    def found(sent_to_new: float) -> str:
+        load = Load({lane(new): sent_to_new, lane(fast): 12_000.0}, full=full)
+        sent = send(needs(), slow, fast, new, new, load=load)
+        assert isinstance(sent, ToLane)
+        return sent.lane
+
+    assert found(4000.0) == lane(new), "one of two has a Shard"
+    assert found(8000.0) == lane(fast), "they may be the slowest"
+
+
 def test_a_worker_that_listens_to_the_mixed_lane_only_is_sent_nothing_elsewhere() -> None:
     shy = worker(8192, lanes=(BULK_LANE,))
 

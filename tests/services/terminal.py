@@ -17,9 +17,11 @@ from typing import Self
 
 CTRL_C = "\x03"
 _PATIENCE_S = 60.0
-#: The terminal becomes that of the process itself, so that Ctrl-C reaches it.
+#: The terminal becomes that of the process itself, so that Ctrl-C reaches it; and is heeded, also
+#: when the tests run as a job in the background of a shell, which has it ignored.
 _START = (
-    "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "import fcntl, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from gristmill.cli import main; main()"
 )
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -96,14 +95,13 @@ def wait_for(handle: BatchHandle, *, timeout: str | None, progress: bool) -> Bat
     return _until_interrupt(handle.ids, lambda: handle.wait(progress=progress, timeout=timeout_s))
 
 
-def _until_interrupt(batch_ids: Any, function: Any) -> BatchState:
+def _until_interrupt(batch_ids: Sequence[str], end: Callable[[], BatchState]) -> BatchState:
     try:
-        state: BatchState = function()
+        return end()
     except KeyboardInterrupt as interrupt:
         ids = " ".join(batch_ids)
         typer.echo(f"\nThe batch goes on. To wait again: gristmill wait {ids}", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from interrupt
-    return state
 
 
 def exit_code_of(state: BatchState) -> ExitCode:
@@ -206,7 +204,3 @@ def timing_facts(parts: Sequence[Batch]) -> list[tuple[str, str]]:
         shares = ", ".join(f"{name} {value / total:.0%}" for name, value in spent.items())
         facts.append(("time", f"{format_duration(total / num_rows)} a row: {shares}"))
     return facts
-
-
-def is_terminal() -> bool:
-    return sys.stdout.isatty()

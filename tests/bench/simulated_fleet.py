@@ -68,7 +68,6 @@ MACHINES = (machine("fast", 2.0), machine("middling", 1.0), machine("slow", 0.5)
 TIMING = Timing(
     lease_s=6.0,
     flush_interval_s=1.0,
-    quiet_flush_interval_s=2.0,
     dispatch_window_shards=4,
     shard_max_jobs=24,
 )
@@ -118,7 +117,7 @@ def run_real(requests: list[Request], *, kill_after: float | None) -> Real:
             arena.lease_s, arena.flush_s = TIMING.lease_s, TIMING.flush_interval_s
             arena.shard_max_jobs = TIMING.shard_max_jobs
             arena.settings = {
-                "quiet_flush_interval_s": TIMING.quiet_flush_interval_s,
+                "quiet_flush_interval_s": 2.0,
                 "dispatch_window_shards": TIMING.dispatch_window_shards,
                 "merge_identical_rows": False,
             }

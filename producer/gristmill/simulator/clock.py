@@ -15,9 +15,6 @@ class EventClock:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._num_asked = 0
 
-    def __call__(self) -> float:
-        return self.now
-
     def at(self, when: float, call: Callable[[], None]) -> None:
         """Call it then, or now if that has passed."""
         self._num_asked += 1

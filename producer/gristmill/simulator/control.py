@@ -142,10 +142,11 @@ class ControlSide:
         spent_s = self._accept(now)
         # Where nothing has changed, a round would send nothing again.
         is_old = now - self._fleet_at >= _FLEET_AGE_S
+        # Looked at also when nothing waits: what was sent to a pool that has died waits again.
+        fleet = self._known_fleet(now)
         if (self._has_news or is_old) and any(True for _ in self.backlog.waiting()):
             self._has_news = False
             spent_s += costs.dispatch_round_s
-            fleet = self._known_fleet(now)
             self.backlog.cut_ahead(self._window(fleet.num_workers))
             for lane, shard in self.policy.next_shards(self.backlog, fleet, self._room, now=now):
                 self._has_news = True
@@ -200,5 +201,5 @@ class ControlSide:
         lanes.add(BULK_LANE)
         for lane in list(self._queue.names()):
             if lane not in lanes:
-                for shard in self._queue.recall(lane, lambda shard: True):
+                for shard in self._queue.recall(lane):
                     self.backlog.put_back(shard)

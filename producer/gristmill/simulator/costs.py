@@ -49,7 +49,6 @@ class Timing:
 
     lease_s: float = 60.0
     flush_interval_s: float = 5.0
-    quiet_flush_interval_s: float = 30.0
     dispatch_window_shards: int = 4
     shard_max_jobs: int = 256
     shard_max_tokens: int = 60_000

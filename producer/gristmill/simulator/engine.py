@@ -32,7 +32,6 @@ class Sequence:
         "arrival",
         "begun_at",
         "done_tokens",
-        "end_step",
         "finished_at",
         "holder",
         "left",
@@ -50,8 +49,6 @@ class Sequence:
         self.finished_at = -1.0
         #: Tokens that are still to be prefilled; what was decoded before is prefilled too.
         self.left = row.prompt_tokens + done_tokens
-        #: The decoding step of the engine in which it gets its last token.
-        self.end_step = -1
         self.reserved = 0
         self.s_per_token = 0.0
 
@@ -74,13 +71,7 @@ class Jump:
 class Engine:
     """Belongs to one simulated Worker, which calls `begin` and, when the jump is over, `end`."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        *,
-        turn_s: float = 0.0,
-        first_expected_output: float = FIRST_EXPECTED_OUTPUT,
-    ) -> None:
+    def __init__(self, machine: Machine, *, turn_s: float = 0.0) -> None:
         """`turn_s` is what a Worker's loop takes beside each step."""
         self._machine = machine
         self._turn_s = turn_s
@@ -95,7 +86,7 @@ class Engine:
         self._num_context_tokens = 0
         self._num_reserved = 0
         self._num_arrivals = 0
-        self._expected_output = first_expected_output
+        self._expected_output = FIRST_EXPECTED_OUTPUT
         #: Expected tokens of rows that do not decode yet.
         self.num_tokens_ahead = 0
         self.jump: Jump | None = None
@@ -214,8 +205,7 @@ class Engine:
         if num_left <= 0:
             finished.append(seq)
             return
-        seq.end_step = self._num_steps + num_left
-        heapq.heappush(self._decoding, (seq.end_step, seq.arrival, seq))
+        heapq.heappush(self._decoding, (self._num_steps + num_left, seq.arrival, seq))
         self._num_context_tokens += seq.row.prompt_tokens + seq.done_tokens + 1
 
     def _admit(self, now: float, budget: int, chunks: list[tuple[Sequence, int]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
 from gristmill.simulator.shards import SimShard
@@ -75,20 +75,12 @@ class Lanes:
         for lane in listener.lanes:
             self._listeners.get(lane, {}).pop(listener, None)
 
-    def recall(self, lane: str, is_wanted: Callable[[SimShard], bool]) -> list[SimShard]:
-        """Take Shards back that wait on a Lane, the oldest first."""
-        of_lane = self._waiting.get(lane, {})
+    def recall(self, lane: str) -> list[SimShard]:
+        """Take all Shards back that wait on a Lane, the oldest first."""
+        of_lane = self._waiting.pop(lane, {})
+        self._visible.pop(lane, None)
         found = sorted(entry for entries in of_lane.values() for entry in entries)
-        wanted = [shard for _, shard in found if is_wanted(shard)]
-        gone = set(map(id, wanted))
-        for limit in list(of_lane):
-            kept = deque(entry for entry in of_lane[limit] if id(entry[1]) not in gone)
-            if kept:
-                of_lane[limit] = kept
-            else:
-                del of_lane[limit]
-        self._visible[lane] = self.visible(lane) - len(wanted)
-        return wanted
+        return [shard for _, shard in found]
 
     def names(self) -> Iterable[str]:
         return [lane for lane, visible in self._visible.items() if visible]

@@ -38,7 +38,6 @@ class Machine:
     features: tuple[str, ...] = (Feature.GENERATE, Feature.GRAMMAR, Feature.LOGPROBS)
     #: From the start of the process until it takes work: import, load, warm-up.
     start_s: float = 0.0
-    price_per_hour: float = 0.0
 
     @property
     def full_step_s(self) -> float:

@@ -38,11 +38,6 @@ def compare(scenario: Scenario, policies: Iterable[str] = tuple(POLICIES)) -> li
     return outcomes
 
 
-def gain(figures: Figures, base: Figures) -> tuple[float, float]:
-    """Rows/s, and p95 of the wait, as multiples of those of `base`."""
-    return figures.rows_per_s / base.rows_per_s, figures.wait_p95_s / max(base.wait_p95_s, 1e-9)
-
-
 def rows_of(outcomes: Sequence[Outcome]) -> list[list[str]]:
     """The lines under HEADINGS."""
     base = next((o.figures for o in outcomes if o.figures.policy == BASE), None)
@@ -50,12 +45,12 @@ def rows_of(outcomes: Sequence[Outcome]) -> list[list[str]]:
 
 
 def _line(figures: Figures, base: Figures | None) -> list[str]:
-    more = "" if base is None else f"{gain(figures, base)[0]:.2f}"
+    gain = "" if base is None else f"{figures.rows_per_s / base.rows_per_s:.2f}"
     busy = " ".join(f"{name} {share:.0%}" for name, share in figures.busy.items())
     return [
         figures.policy + ("" if figures.is_complete else " (not all done)"),
         f"{figures.rows_per_s:.2f}",
-        more,
+        gain,
         *(_seconds(s) for s in (figures.wait_p50_s, figures.wait_p95_s)),
         *(_seconds(s) for s in (figures.wait_p95_short_s, figures.wait_p95_long_s)),
         f"{figures.num_late}/{figures.num_due}" if figures.num_due else "",

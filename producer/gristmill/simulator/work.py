@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gristmill.fleet import Feature
-
 #: Rows that ingest reads at once (requests/prepare.py): Shards are cut within a window.
 WINDOW_ROWS = 2048
 #: Output tokens that ingest expects of a row at most, when it cuts Shards (control/ingest.py).
@@ -76,7 +74,6 @@ class BatchSpec:
     num_rows: int
     kinds: tuple[RowKind, ...]
     due_in_s: float | None = None
-    features: tuple[str, ...] = (Feature.GENERATE,)
 
     @property
     def due_at(self) -> float:

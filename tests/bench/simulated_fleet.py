@@ -163,7 +163,8 @@ def simulate(requests: list[Request], costs: Costs, killed_at: float | None) -> 
     batch = GivenBatch("batch", "tenant", 0.0, len(requests), ())
     object.__setattr__(batch, "rows", [request.row for request in requests])
     scenario = Scenario(
-        tuple((one, 1) for one in MACHINES),
+        # The real ones are processes on one machine, of one device: a single pool.
+        tuple((replace(one, name="cpu"), 1) for one in MACHINES),
         Trace("three workers", "", (batch,)),
         () if killed_at is None else (Death(killed_at, 0),),
         TIMING,

@@ -155,6 +155,21 @@ def test_work_of_a_worker_that_dies_goes_on_from_its_checkpoint() -> None:
     assert killed.num_attempts_again == 2
 
 
+def test_what_was_sent_to_a_pool_that_dies_is_done_by_another_though_nothing_waits() -> None:
+    times = 4
+    fast = replace(
+        BIG,
+        name="fast",
+        prefill_tokens_per_s=tuple((n, times * rate) for n, rate in BIG.prefill_tokens_per_s),
+        decode_tokens_per_s=times * BIG.decode_tokens_per_s,
+    )
+    specs = [batch(f"b{i}", num_rows=100, at=10.0 * i, kinds=(FIXED,)) for i in range(4)]
+    made = scenario(*specs, fleet=((fast, 1), (BIG, 1)), shard_max_jobs=5)
+
+    for died_at in (30.2, 30.5, 31.0):
+        assert simulate(replace(made, deaths=(Death(died_at, 0),))).is_complete
+
+
 def test_a_fleet_that_is_all_dead_leaves_rows_undone() -> None:
     figures = simulate(scenario(batch(num_rows=50), deaths=(Death(1.0, 0),)))
 

@@ -7,8 +7,7 @@
 metadata:
   labels: {{- include "gristmill.labels" $it | nindent 4 }}
   annotations:
-    # A worker that is taken away costs its rows a prefill; where the autoscaler can choose, it had
-    # better take another.
+    # What lies in its emptyDirs are caches; without this their nodes would never be taken away.
     cluster-autoscaler.kubernetes.io/safe-to-evict: "true"
     {{- with $worker.podAnnotations }}
     {{- toYaml . | nindent 4 }}

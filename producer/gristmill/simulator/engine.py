@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill.simulator.machine import Machine
-from gristmill.simulator.speeds import Speeds
 from gristmill.simulator.work import Row
+from gristmill.step_speeds import StepSpeeds
 
 #: As in the worker's engine/scheduler.py and engine/engine.py.
 _LEARNING_RATE = 0.05
@@ -75,7 +75,7 @@ class Engine:
         """`turn_s` is what a Worker's loop takes beside each step."""
         self._machine = machine
         self._turn_s = turn_s
-        self.speeds = Speeds()
+        self.speeds = StepSpeeds()
         self._waiting: deque[Sequence] = deque()
         self._is_sorted = True
         self._prefilling: deque[Sequence] = deque()
@@ -171,7 +171,7 @@ class Engine:
                 self.num_tokens_ahead -= seq.row.prompt_tokens + seq.row.expected_output
                 self._decode(seq, finished)
                 ended.append(seq.row.prompt_tokens + seq.done_tokens)
-        self.speeds.record(
+        self.speeds.add(
             jump.num_steps * jump.step_s,
             num_decode=jump.num_steps * jump.num_decoding,
             num_prefill=num_prefill,

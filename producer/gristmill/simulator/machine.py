@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from gristmill.fleet import Feature, WorkerCard, prefill_length
-from gristmill.simulator.speeds import Speeds
+from gristmill.step_speeds import StepSpeeds
 from gristmill.types import ModelPin
 
 #: The model that all machines of a simulation run, unless they name another one.
@@ -71,7 +71,7 @@ class Machine:
         """Tokens of KV cache that so many tokens take, in whole Blocks."""
         return -(-num_tokens // _BLOCK) * _BLOCK
 
-    def card(self, worker_id: str, lanes: tuple[str, ...], speeds: Speeds) -> WorkerCard:
+    def card(self, worker_id: str, lanes: tuple[str, ...], speeds: StepSpeeds) -> WorkerCard:
         """What a Worker on this machine tells of itself: speeds as it measured them."""
         return WorkerCard(
             worker_id=worker_id,

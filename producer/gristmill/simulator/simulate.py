@@ -13,8 +13,8 @@ from gristmill.simulator.lanes import Lanes
 from gristmill.simulator.machine import Machine
 from gristmill.simulator.policies import Policy
 from gristmill.simulator.scenarios import Scenario
-from gristmill.simulator.speeds import Speeds
 from gristmill.simulator.worker import Worker
+from gristmill.step_speeds import StepSpeeds
 
 #: A simulation that has not come to its end by then never will.
 MAX_S = 30 * 24 * 3600.0
@@ -97,4 +97,4 @@ class Simulation:
 
 def _lanes_of(machine: Machine) -> tuple[str, ...]:
     """The Lane of its pool first, then the mixed one."""
-    return lane_of(machine.card("", (), Speeds())), BULK_LANE
+    return lane_of(machine.card("", (), StepSpeeds())), BULK_LANE

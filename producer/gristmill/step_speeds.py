@@ -1,0 +1,84 @@
+"""How fast a machine prefills and decodes, by the steps that it makes: real ones, or simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from gristmill.fleet import PREFILL_LENGTHS, prefill_length
+
+#: What was measured so many seconds of the same work ago counts half.
+_HALF_LIFE_S = 60.0
+
+
+@dataclass(slots=True)
+class _Speed:
+    """Sums in which the past fades."""
+
+    num_tokens: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, num_tokens: float, seconds: float) -> None:
+        fade = 0.5 ** (seconds / _HALF_LIFE_S)
+        self.num_tokens = self.num_tokens * fade + num_tokens
+        self.seconds = self.seconds * fade + seconds
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """None before anything was measured."""
+        is_measured = self.num_tokens > 0 and self.seconds > 0
+        return self.num_tokens / self.seconds if is_measured else None
+
+
+class StepSpeeds:
+    """The time of a step is shared out by its tokens. What is spent on prompts is put down to the
+    class of length of those whose prefill comes to its end, by their lengths: a long prompt takes
+    several steps, and short ones share one.
+    """
+
+    def __init__(self) -> None:
+        self._all = _Speed()
+        self._decode = _Speed()
+        self._prefill = {length: _Speed() for length in PREFILL_LENGTHS}
+        #: Computed since a prefill last came to its end.
+        self._open = _Speed()
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of prompts and answers together; None before the first step."""
+        return self._all.tokens_per_s
+
+    @property
+    def decode_tokens_per_s(self) -> float | None:
+        """Of all rows together; None until something was decoded."""
+        return self._decode.tokens_per_s
+
+    @property
+    def prefill_tokens_per_s(self) -> tuple[tuple[int, float], ...]:
+        """By class of length, those that were measured."""
+        found = ((length, speed.tokens_per_s) for length, speed in self._prefill.items())
+        return tuple((length, rate) for length, rate in found if rate is not None)
+
+    def add(
+        self, seconds: float, *, num_prefill: int, num_decode: int, ended: Collection[int]
+    ) -> None:
+        """Steps of so many tokens took so long; `ended` are the lengths of prompts that are done
+        with that."""
+        num_tokens = num_prefill + num_decode
+        if num_tokens and seconds > 0:
+            self._all.add(num_tokens, seconds)
+            if num_decode:
+                self._decode.add(num_decode, seconds * num_decode / num_tokens)
+            self._open.num_tokens += num_prefill
+            self._open.seconds += seconds * num_prefill / num_tokens
+        all_tokens = sum(ended)
+        if not all_tokens:
+            return
+        # Blocks of the prefix cache are not computed: less than all tokens of the prompts, so each
+        # gets its share of what was.
+        for length in ended:
+            share = length / all_tokens
+            self._prefill[prefill_length(length)].add(
+                self._open.num_tokens * share, self._open.seconds * share
+            )
+        self._open = _Speed()

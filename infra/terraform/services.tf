@@ -84,6 +84,7 @@ module "workers" {
   metrics_namespace   = local.namespace
   cluster_name        = aws_ecs_cluster.fleet[0].name
   cluster_arn         = aws_ecs_cluster.fleet[0].arn
+  cluster_providers   = aws_ecs_cluster_capacity_providers.fleet[0].capacity_providers
   role_arn            = module.permissions.role_arns["worker"]
   start_role_arn      = module.permissions.start_role_arns["worker"]
   machine_profile_arn = module.permissions.machine_profile_arn

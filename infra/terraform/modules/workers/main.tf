@@ -225,5 +225,11 @@ resource "aws_ecs_service" "worker" {
 
   lifecycle {
     ignore_changes = [desired_count]
+
+    # Also what makes Terraform wait: ECS takes no provider that the cluster does not know yet.
+    precondition {
+      condition     = contains(var.cluster_providers, aws_ecs_capacity_provider.machines.name)
+      error_message = "The cluster does not know ${aws_ecs_capacity_provider.machines.name}: name it among its capacity providers."
+    }
   }
 }

@@ -88,6 +88,11 @@ variable "cluster_arn" {
   type = string
 }
 
+variable "cluster_providers" {
+  description = "The capacity providers that the cluster knows, that of these workers with them."
+  type        = set(string)
+}
+
 variable "role_arn" {
   description = "What a worker's code may do."
   type        = string

@@ -178,9 +178,9 @@ variable "num_control_tasks" {
 # The workers
 
 variable "machine_types" {
-  description = "Kinds of machines for workers; the more, the easier a spot machine is found."
+  description = "Kinds of machines for workers, whose GPUs know bfloat16; the more, the easier a spot machine is found."
   type        = list(string)
-  default     = ["g6.xlarge", "g5.xlarge", "g4dn.xlarge"]
+  default     = ["g6.xlarge", "g6.2xlarge", "g5.xlarge", "g5.2xlarge"]
 }
 
 variable "num_gpus" {

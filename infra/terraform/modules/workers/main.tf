@@ -17,6 +17,12 @@ locals {
   # ECS waits two minutes at most between SIGTERM and SIGKILL, which is what a spot notice leaves.
   stop_timeout_s = 115
   drain_grace_s  = 100
+  # The defaults are for CPUs; and a worker that finds no GPU shall say so.
+  of_gpu = {
+    GRISTMILL_DEVICE                 = "cuda"
+    GRISTMILL_MAX_NUM_SEQS           = "256"
+    GRISTMILL_MAX_NUM_BATCHED_TOKENS = "8192"
+  }
 }
 
 resource "aws_cloudwatch_log_group" "worker" {
@@ -172,6 +178,7 @@ resource "aws_ecs_task_definition" "worker" {
           # The agent of ECS hears the notice and sends SIGTERM; the task cannot ask by itself.
           GRISTMILL_SPOT_NOTICE = "off"
         },
+        var.num_gpus > 0 ? local.of_gpu : {},
         var.environment
       ) : { name = name, value = value }
     ]

@@ -24,9 +24,9 @@ variable "environment" {
 }
 
 variable "machine_types" {
-  description = "Kinds of machines with such a GPU; the more, the easier a spot machine is found."
+  description = "Kinds of machines, whose GPUs know bfloat16; the more, the easier a spot machine is found."
   type        = list(string)
-  default     = ["g6.xlarge", "g5.xlarge", "g4dn.xlarge"]
+  default     = ["g6.xlarge", "g6.2xlarge", "g5.xlarge", "g5.2xlarge"]
 }
 
 variable "num_gpus" {

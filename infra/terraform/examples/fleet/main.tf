@@ -55,8 +55,8 @@ module "gristmill" {
   certificate_arn = var.certificate_arn
 
   model         = "/models/Qwen3-8B"
-  service_image = "${var.registry}/gristmill:0.1.0"
-  worker_image  = "${var.registry}/gristmill-worker-cuda:0.1.0"
+  service_image = "${var.registry}/gristmill-service:0.1.0"
+  worker_image  = "${var.registry}/gristmill-worker:0.1.0-cuda"
   # Control reads files for workers on GPUs, and has none itself.
   environment = { GRISTMILL_DTYPE = "bfloat16" }
 

@@ -7,7 +7,7 @@ locals {
   of_model = { Model = var.model_name }
 }
 
-# Control publishes every minute; from there it is dead, or may not.
+# Control publishes every 30 s: where nothing comes it is dead, or may not publish.
 resource "aws_cloudwatch_metric_alarm" "control_silent" {
   alarm_name          = "${var.name}-control-silent"
   alarm_description   = "No control process has published a backlog for ten minutes: none runs, or none may."

@@ -1,6 +1,6 @@
 # Who may do what: a role for each component, with what its code calls and nothing else.
 #
-# The policies are JSON, so that a test reads them without Terraform (tests/unit/infra). A worker
+# The policies are JSON, so that a test reads them without Terraform (tests/infra). A worker
 # may touch its Lanes, read what lies under batches and write Segments: it reaches no uploaded file,
 # no database, no secret and no task of the control side.
 

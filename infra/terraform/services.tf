@@ -6,6 +6,15 @@ locals {
     GRISTMILL_KEY_PEPPER = module.secrets.arns["key-pepper"]
     PGPASSWORD           = module.secrets.arns["database-password"]
   }
+
+  # The load balancer's addresses lie in it: only from there is the address of a caller believed.
+  cidr = var.parts.network ? var.cidr : one(data.aws_vpc.given[*].cidr_block)
+}
+
+data "aws_vpc" "given" {
+  count = var.parts.services && !var.parts.network ? 1 : 0
+
+  id = var.vpc_id
 }
 
 module "front_door" {
@@ -30,7 +39,7 @@ module "api" {
   component        = "api"
   image            = var.service_image
   command          = ["api", "--host", "0.0.0.0", "--port", tostring(local.api_port)]
-  environment      = merge(local.common, local.ledger)
+  environment      = merge(local.common, local.ledger, { FORWARDED_ALLOW_IPS = local.cidr })
   secrets          = local.secrets
   health_url       = "http://127.0.0.1:${local.api_port}/healthz"
   port             = local.api_port

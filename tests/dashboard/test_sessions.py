@@ -52,6 +52,21 @@ def test_the_root_leads_to_the_login_and_from_there_to_where_one_wanted(house: H
     assert somebody.get("/keys").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("scope", "path"),
+    [
+        (Scope.BATCHES_READ, "/batches"),
+        (Scope.WEBHOOKS_READ, "/webhooks"),
+        (Scope.OPERATOR, "/fleet"),
+    ],
+)
+def test_a_key_comes_first_to_a_page_that_it_may_see(house: House, scope: Scope, path: str) -> None:
+    somebody = visitor(house, scopes=(scope,))
+
+    assert somebody.get("/").headers["location"] == f"/dashboard{path}"
+    assert somebody.get(path).status_code == 200
+
+
 @pytest.mark.parametrize("wanted", ["//evil.example", "https://evil.example", "/\\evil", "/a//b"])
 def test_nobody_is_led_elsewhere_behind_the_login(house: House, wanted: str) -> None:
     answer = Visitor(house).log_in(house.key(), next=wanted)

@@ -12,16 +12,17 @@ from gristmill.api.access import Scope
 from gristmill.api.context import Api
 from gristmill.dashboard import batch, batches, fleet, keys, login, webhooks
 from gristmill.dashboard.failures import HANDLERS
-from gristmill.dashboard.render import Renderer
+from gristmill.dashboard.render import Renderer, base_of
 from gristmill.dashboard.session import Sessions
 from gristmill.dashboard.static import StaticFiles
-from gristmill.dashboard.visit import Desk, Visit, base_of, form, page
+from gristmill.dashboard.visit import Desk, Visit, form, page
 
 PATH = "/dashboard"
 #: Where a key comes first that does not have the scope for batches.
 _FIRST = (
     (Scope.BATCHES_READ, "/batches"),
     (Scope.WEBHOOKS_READ, "/webhooks"),
+    (Scope.OPERATOR, "/fleet"),
 )
 
 

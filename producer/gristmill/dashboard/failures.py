@@ -12,7 +12,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
 from gristmill.api.failures import ApiError, unavailable
-from gristmill.dashboard.visit import Desk, LoggedOut, Visit, base_of, take_back
+from gristmill.dashboard.render import base_of
+from gristmill.dashboard.visit import Desk, LoggedOut, Visit, take_back
 from gristmill.errors import GristmillError
 from gristmill.quotas import QuotaExceeded
 

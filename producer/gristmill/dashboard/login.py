@@ -10,7 +10,8 @@ from starlette.responses import RedirectResponse, Response
 from gristmill.api.context import let_in
 from gristmill.api.failures import ApiError
 from gristmill.dashboard.forms import check_origin, field_of, read_form
-from gristmill.dashboard.visit import Desk, Visit, base_of, hand_out, take_back
+from gristmill.dashboard.render import base_of
+from gristmill.dashboard.visit import Desk, Visit, hand_out, take_back
 
 #: Pages of the dashboard, and nothing else that a browser could be sent to.
 _NEXT = re.compile(r"/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*(\?[A-Za-z0-9_=&-]*)?")

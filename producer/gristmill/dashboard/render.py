@@ -61,23 +61,27 @@ class Renderer:
             "chart_width": chart.WIDTH,
             "chart_height": chart.HEIGHT,
             "version": version("gristmill"),
+            "percent": formats.percent,
+            "money": formats.money,
         }
         for filter_ in (formats.count, formats.short, formats.duration, formats.absolute):
             self._environment.filters[filter_.__name__] = filter_
-        self._environment.globals |= {"percent": formats.percent, "money": formats.money}
 
     def response(
         self, request: Request, template: str, *, now: float, status: int = 200, **values: Any
     ) -> Response:
-        base = str(request.scope.get("root_path", ""))
+        base = base_of(request)
         text = self._environment.get_template(template).render(
             base=base,
             origin=f"{request.url.scheme}://{request.url.netloc}",
             static=f"{base}/static/{self._files.digest}",
             when=partial(formats.when, now=now),
-            distance=partial(formats.distance, now=now),
-            now=now,
             done_text=DONE.get(values.pop("done", None) or ""),
             **values,
         )
         return HTMLResponse(text, status, _HEADERS)
+
+
+def base_of(request: Request) -> str:
+    """The path below which the dashboard is, without a slash at its end."""
+    return str(request.scope.get("root_path", ""))

@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from gristmill.api.access import Caller, Scope
 from gristmill.api.context import Api, admit, check_scope
 from gristmill.dashboard.forms import Form, check_origin, field_of, read_form, stale_form
-from gristmill.dashboard.render import Renderer
+from gristmill.dashboard.render import Renderer, base_of
 from gristmill.dashboard.session import IDLE_S, Session, Sessions
 
 COOKIE = "gristmill_session"
@@ -168,11 +168,6 @@ def hand_out(request: Request, response: Response, note: str) -> None:
 
 def take_back(request: Request, response: Response) -> None:
     response.delete_cookie(COOKIE, path=base_of(request), httponly=True, samesite="lax")
-
-
-def base_of(request: Request) -> str:
-    """The path below which the dashboard is, without a slash at its end."""
-    return str(request.scope.get("root_path", ""))
 
 
 def path_of(*parts: str) -> str:

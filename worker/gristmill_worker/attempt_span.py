@@ -7,7 +7,7 @@ from typing import Self
 
 from gristmill.marks import CloseReason
 from gristmill.telemetry import Span, Tracer
-from gristmill.telemetry.traces import NO_SPAN
+from gristmill.telemetry.traces import NO_SPAN, Fact
 from gristmill.types import RowResult
 from gristmill_worker.attempt import Attempt
 
@@ -36,7 +36,7 @@ class AttemptSpan:
         if not tracer.is_on or not parent:
             return None
         num_jobs = len(attempt.shard.jobs)
-        facts: dict[str, str | int | float | bool] = {
+        facts: dict[str, Fact] = {
             "batch": attempt.shard.batch_id,
             "shard": attempt.shard.n,
             "attempt": attempt.id,
@@ -64,7 +64,7 @@ class AttemptSpan:
         times = result.times
         prefill_s = times.prefill_s or 0.0
         began_at = ended_at - (times.queue_s + prefill_s + times.decode_s)
-        facts: dict[str, str | int | float | bool] = {
+        facts: dict[str, Fact] = {
             "job": result.job_idx,
             "rows": len(result.rows),
             "prompt_tokens": result.usage.prompt_tokens,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from types import TracebackType
@@ -14,9 +13,8 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from gristmill.errors import UsageError
-from gristmill.telemetry.traces import NO_SPAN, Facts, Span
+from gristmill.telemetry.traces import NO_FACTS, NO_SPAN, Fact, Facts, Span
 
-_FACTS: Facts = {}
 _PREFIX = "gristmill."
 _KINDS = {
     "dispatch": SpanKind.PRODUCER,
@@ -59,7 +57,7 @@ class OtelTracer:
         self._tracer = self.provider.get_tracer("gristmill", version("gristmill"))
 
     def start(
-        self, name: str, parent: str, *, facts: Facts = _FACTS, at: float | None = None
+        self, name: str, parent: str, *, facts: Facts = NO_FACTS, at: float | None = None
     ) -> Span:
         if not is_sampled(parent):
             return NO_SPAN
@@ -89,7 +87,7 @@ class _OtelSpan:
     def traceparent(self) -> str:
         return _traceparent(self._span.get_span_context())
 
-    def tell(self, **facts: str | int | float | bool) -> None:
+    def tell(self, **facts: Fact) -> None:
         self._span.set_attributes(_attributes(facts))
 
     def end(self, *, at: float | None = None, error: str = "") -> None:
@@ -129,9 +127,7 @@ def _traceparent(context: trace.SpanContext) -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
-def _attributes(
-    facts: Mapping[str, str | int | float | bool],
-) -> dict[str, str | int | float | bool]:
+def _attributes(facts: Facts) -> Facts:
     return {_PREFIX + name: value for name, value in facts.items()}
 
 

@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 #: What is told of a span: numbers, ids that the service made, closed sets of words.
-Facts = Mapping[str, str | int | float | bool]
-_NO_FACTS: Facts = {}
+Fact = str | int | float | bool
+Facts = Mapping[str, Fact]
+NO_FACTS: Facts = {}
 
 
 class Span(Protocol):
@@ -23,7 +24,7 @@ class Span(Protocol):
     def traceparent(self) -> str:
         """What spans inside of it hang on; empty where nobody traces."""
 
-    def tell(self, **facts: str | int | float | bool) -> None:
+    def tell(self, **facts: Fact) -> None:
         """More about it."""
 
     def end(self, *, at: float | None = None, error: str = "") -> None:
@@ -50,7 +51,7 @@ class Tracer(Protocol):
         """The TracerProvider of OpenTelemetry, for libraries that trace by themselves, or None."""
 
     def start(
-        self, name: str, parent: str, *, facts: Facts = _NO_FACTS, at: float | None = None
+        self, name: str, parent: str, *, facts: Facts = NO_FACTS, at: float | None = None
     ) -> Span:
         """A span that hangs on `parent`; without one it is nobody's, and not told.
 
@@ -64,7 +65,7 @@ class Tracer(Protocol):
 class _NoSpan:
     traceparent = ""
 
-    def tell(self, **facts: str | int | float | bool) -> None:
+    def tell(self, **facts: Fact) -> None:
         pass
 
     def end(self, *, at: float | None = None, error: str = "") -> None:
@@ -90,7 +91,7 @@ class _NoTracer:
     provider = None
 
     def start(
-        self, name: str, parent: str, *, facts: Facts = _NO_FACTS, at: float | None = None
+        self, name: str, parent: str, *, facts: Facts = NO_FACTS, at: float | None = None
     ) -> Span:
         return NO_SPAN
 

@@ -1,6 +1,6 @@
 # How many workers there are: from the backlog that control publishes to CloudWatch, down to none.
 #
-#   wake    work waits and no worker is alive: one, or more for a large backlog
+#   wake    work waits and no worker is alive: one more, or some for a large backlog
 #   grow    the backlog is longer than its goal: half as many again, or twice as many
 #   shrink  it was far below the goal for ten minutes: half of them
 #   rest    nothing is left to do, sent or not, for some minutes: none
@@ -41,9 +41,11 @@ locals {
 
   # Bounds are told from the threshold of the alarm.
   steps = {
+    # So many more, never so many in all: workers that are replaced, or not heard, are not ended by it.
     wake = {
-      adjustment = "ExactCapacity"
-      cooldown_s = 60
+      adjustment = "ChangeInCapacity"
+      # Until a machine is there and its worker says that it loads.
+      cooldown_s = 600
       steps = [
         { from = 0, to = var.backlog_goal_s, by = min(1, var.max_workers) },
         { from = var.backlog_goal_s, to = 4 * var.backlog_goal_s, by = min(2, var.max_workers) },

@@ -11,7 +11,16 @@ import typer
 from gristmill.cli import options
 from gristmill.cli.failures import failures_reported
 from gristmill.cli.ledger_door import DataDir, LedgerUrl
-from gristmill.cli.output import AsJson, Format, IdsOnly, Shape, print_table, shape_of, show_many
+from gristmill.cli.output import (
+    AsJson,
+    Format,
+    IdsOnly,
+    Shape,
+    moment,
+    print_table,
+    shape_of,
+    show_many,
+)
 from gristmill.cli.service import BaseUrl, Profile
 
 if TYPE_CHECKING:
@@ -143,11 +152,6 @@ def revoke(
         typer.echo(f"The key {gone.id}{f' of {tenant}' if tenant else ''} is revoked.")
 
 
-def moment(at: int | None) -> str:
-    """As 2026-11-30 10:15Z; `never` for None."""
-    return "never" if at is None else time.strftime("%Y-%m-%d %H:%MZ", time.gmtime(at))
-
-
 def _print_new(key: ApiKey, *, as_json: bool) -> None:
     """The text of a key, which is nowhere kept."""
     typer.echo(json.dumps(key.to_dict(), ensure_ascii=False) if as_json else key.key)
@@ -158,4 +162,5 @@ def _row(key: ApiKey) -> list[str]:
         key.expires_at is not None and key.expires_at <= time.time()
     )
     state, tenant = "ended" if is_over else "live", getattr(key, "tenant", None) or "own"
-    return [key.id, tenant, state, moment(key.last_used_at), ",".join(key.scopes), key.name]
+    used = moment(key.last_used_at) or "never"
+    return [key.id, tenant, state, used, ",".join(key.scopes), key.name]

@@ -9,8 +9,8 @@ import typer
 
 from gristmill.cli import options
 from gristmill.cli.failures import failures_reported
-from gristmill.cli.keys import moment
 from gristmill.cli.ledger_door import DataDir, LedgerUrl, opened_ledger
+from gristmill.cli.output import moment
 from gristmill.errors import UsageError
 
 app = typer.Typer(
@@ -143,7 +143,7 @@ def audit(
     with failures_reported(debug=debug), opened_ledger(data_dir, ledger_url) as (ledger, _):
         from gristmill.ledger import audit as audit_log
 
-        row = "{:17}  {:16}  {:12}  {:15}  {}  {}"
+        row = "{:20}  {:16}  {:12}  {:15}  {}  {}"
         typer.echo(row.format("time", "tenant", "key", "address", "action", "object"))
         after_id: str | None = None
         while count > 0:

@@ -117,6 +117,18 @@ def test_an_outage_is_said_once_and_over_when_it_is_over(caplog: pytest.LogCaptu
     assert len([one for one in caplog.records if "metrics not published" in one.message]) == 1
 
 
+def test_a_fault_of_ours_ends_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder()
+    loop = CloudWatchLoop(recorder, "ns", make_idle_tally("m").look)
+    recorder.error = ZeroDivisionError()
+
+    loop.turn()
+    recorder.error = None
+    loop.turn()
+
+    assert "ZeroDivisionError" in caplog.text and recorder.sent
+
+
 def test_while_the_ledger_is_away_nothing_is_said_which_would_end_all_workers() -> None:
     recorder = Recorder()
     loop = CloudWatchLoop(recorder, "ns", Tally(Process.CONTROL).look)

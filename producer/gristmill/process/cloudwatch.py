@@ -145,6 +145,8 @@ class CloudWatchLoop:
         except AWS_ERRORS as error:
             found = explain(error, where="CloudWatch", doing=f"publishing to {self._namespace!r}")
             self._tell(found.message)
+        except Exception:  # the control side goes on, whatever is wrong here
+            log.exception("metrics not published")
         else:
             self.trouble = ""
 

@@ -47,7 +47,7 @@ class Figures:
     #: Rows done by each kind of machine.
     rows_by_machine: dict[str, int]
     #: Rows that were computed more than once, since their worker died.
-    num_attempts_again: int
+    num_rows_again: int
     #: False: time was up before all rows were done.
     is_complete: bool = True
 
@@ -58,7 +58,7 @@ class Tally:
     num_rows: int = 0
     num_due: int = 0
     num_late: int = 0
-    num_attempts_again: int = 0
+    num_rows_again: int = 0
     wait: Histogram = field(default_factory=Histogram)
     wait_short: Histogram = field(default_factory=Histogram)
     wait_long: Histogram = field(default_factory=Histogram)
@@ -72,7 +72,7 @@ class Tally:
         """These have a result that counts."""
         batch = shard.batch
         self.num_rows += len(seqs)
-        self.num_attempts_again += len(seqs) if shard.num_attempts > 1 else 0
+        self.num_rows_again += len(seqs) if shard.num_attempts > 1 else 0
         self.rows_by_machine[worker.machine.name] += len(seqs)
         for seq in seqs:
             waited_s = seq.begun_at - batch.arrives_at

@@ -152,7 +152,7 @@ def test_work_of_a_worker_that_dies_goes_on_from_its_checkpoint() -> None:
     # of the tokens, a step each.
     assert undisturbed.seconds == pytest.approx(10.0)
     assert killed.seconds == pytest.approx(14.0 + 0.3 + 4.0)
-    assert killed.num_attempts_again == 2
+    assert killed.num_rows_again == 2
 
 
 def test_what_was_sent_to_a_pool_that_dies_is_done_by_another_though_nothing_waits() -> None:

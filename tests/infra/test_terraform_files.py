@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "services"))
 
 from terraform import SOURCE, terraform_command
 
+from gristmill.api.server import KEEP_ALIVE_S
 from gristmill.metrics import METRICS
 from gristmill.process import cloudwatch
 from gristmill.settings import Settings
@@ -38,6 +39,19 @@ def test_files_are_short_and_name_settings_that_there_are(path: Path) -> None:
 
     assert len(text.splitlines()) <= 330
     assert set(re.findall(r"GRISTMILL_[A-Z_]+", text)) <= known
+
+
+def test_the_load_balancer_closes_idle_connections_before_the_api_does() -> None:
+    text = (SOURCE / "modules/front_door/main.tf").read_text("utf-8")
+    (idle_s,) = map(int, re.findall(r"idle_timeout = (\d+)", text))
+
+    assert idle_s < KEEP_ALIVE_S
+
+
+def test_waking_ends_no_worker() -> None:
+    text = (SOURCE / "modules/workers/scaling.tf").read_text("utf-8")
+
+    assert re.search(r'wake = \{\n\s+adjustment = "ChangeInCapacity"', text)
 
 
 def test_alarms_look_at_what_control_publishes() -> None:

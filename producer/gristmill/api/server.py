@@ -17,6 +17,9 @@ _MAX_HEADER_BYTES = 32 * 1024
 _BACKLOG = 512
 #: What answers and downloads under way get to end, when the server stops.
 _STOP_S = 5
+#: Longer than a load balancer leaves an idle connection open: who closes first while a request is
+#: on its way lets it fail (502).
+KEEP_ALIVE_S = 330
 
 
 class HttpServer:
@@ -48,6 +51,7 @@ class HttpServer:
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=_STOP_S,
+                timeout_keep_alive=KEEP_ALIVE_S,
             )
         )
         self._thread = threading.Thread(

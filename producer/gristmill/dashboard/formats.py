@@ -39,11 +39,8 @@ def percent(part: float, whole: float) -> str:
 def duration(seconds: float) -> str:
     """As 850 ms, 3.2 s, 45 s, 3 min 12 s, 2 h 5 min, 3 d 4 h."""
     if seconds < 0.9995:
-        return (
-            f"{max(seconds, 0) * 1000:.0f} ms"
-            if seconds >= 0.01 or seconds <= 0
-            else (f"{seconds * 1000:.1f} ms")
-        )
+        places = 1 if 0 < seconds < 0.01 else 0
+        return f"{max(seconds, 0) * 1000:.{places}f} ms"
     if seconds < 10:
         return f"{seconds:.1f}".removesuffix(".0") + " s"
     whole = int(seconds)

@@ -86,7 +86,7 @@ class Simulation:
             busy={name: busy[name] / counts[name] / seconds for name in counts},
             control_busy=self.control.busy_s / seconds,
             rows_by_machine=dict(tally.rows_by_machine),
-            num_rows_again=tally.num_attempts_again,
+            num_rows_again=tally.num_rows_again,
             is_complete=is_complete and tally.num_rows == self._scenario.trace.num_rows,
         )
 

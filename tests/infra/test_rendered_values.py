@@ -43,7 +43,7 @@ def test_a_second_model_is_a_release_of_workers_and_control() -> None:
 
 def test_a_second_kind_of_machine_is_a_release_of_workers_that_counts_its_own_lanes() -> None:
     off = {"enabled": False}
-    scaling = {"prometheus": {"lanes": "pool-32k-.*"}}
+    scaling = {"minReplicas": 1, "prometheus": {"lanes": "pool-32k-.*"}}
     worker = {"scaling": scaling, "settings": {"GRISTMILL_LANES": "pool"}}
     manifests = render(deep_merge(LEAST, {"api": off, "control": off, "worker": worker}))
     (scaled,) = manifests.of("ScaledObject")
@@ -87,6 +87,7 @@ def test_helm_refuses_what_the_schema_refuses(values: dict[str, Any], place: str
         ({"worker": {"scaling": {"trigger": "redis"}}}, "worker.scaling.redis.address"),
         ({"worker": {"scaling": {"trigger": "sqs"}}}, "worker.scaling.sqs.queueUrl"),
         ({"api": {"ingress": {"enabled": True}}}, "api.ingress.host"),
+        ({"worker": {"scaling": {"prometheus": {"lanes": "pool-32k-.*"}}}}, "leaves out bulk"),
     ],
 )
 def test_what_is_missing_is_named(values: dict[str, Any], words: str) -> None:

@@ -4,6 +4,9 @@
 {{- $name := printf "%s-worker" (include "gristmill.name" .) }}
 {{- if eq $scaling.trigger "prometheus" }}
 {{- $model := $scaling.prometheus.model | default (base (include "gristmill.modelPath" .)) }}
+{{- if and (lt (int $scaling.minReplicas) 1) (not (regexMatch (printf "^(?:%s)$" $scaling.prometheus.lanes) "bulk")) }}
+{{- fail "worker.scaling.minReplicas must be 1 at least where worker.scaling.prometheus.lanes leaves out bulk: rows that nobody alive can run count there, so these workers would never come back from zero" }}
+{{- end }}
 # Every control process tells the same backlog, hence max; seconds that a single worker would need,
 # so that the count does not depend on how many there are.
 - type: prometheus

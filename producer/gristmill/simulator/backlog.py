@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from gristmill.control.fair_share import Demand, is_hopeless
 from gristmill.simulator.pace import Pace
-from gristmill.simulator.shards import SimShard, cut
-from gristmill.simulator.work import BatchSpec, Row
+from gristmill.simulator.shards import SimShard
+from gristmill.simulator.work import BatchSpec
 
 #: So many Shards of a batch are cut before they are wanted, while some class has few.
 _MAX_AHEAD = 256
@@ -17,25 +17,10 @@ _MAX_AHEAD = 256
 class SimBatch:
     """One batch in progress. Shards are cut when they are wanted, some of each class ahead."""
 
-    def __init__(
-        self,
-        spec: BatchSpec,
-        seed: int,
-        class_of: Callable[[Row], object],
-        *,
-        max_jobs: int,
-        max_tokens: int,
-        max_row_tokens: int,
-    ) -> None:
+    def __init__(self, spec: BatchSpec, windows: Iterator[list[SimShard]]) -> None:
+        """`windows` are its Shards, as `shards.cut` makes them."""
         self.spec = spec
-        self._windows = cut(
-            spec,
-            seed,
-            class_of,
-            max_jobs=max_jobs,
-            max_tokens=max_tokens,
-            max_row_tokens=max_row_tokens,
-        )
+        self._windows = windows
         #: By class, the Shards that wait, those that came back in front.
         self.waiting: dict[object, deque[SimShard]] = {}
         self.num_waiting = 0

@@ -14,7 +14,7 @@ from gristmill.simulator.engine import Sequence
 from gristmill.simulator.figures import Tally
 from gristmill.simulator.lanes import Lanes
 from gristmill.simulator.policies import Policy
-from gristmill.simulator.shards import SimShard
+from gristmill.simulator.shards import SimShard, cut
 from gristmill.simulator.work import BatchSpec
 from gristmill.simulator.worker import Attempt, Worker
 
@@ -69,7 +69,7 @@ class ControlSide:
 
     def _read(self, spec: BatchSpec) -> None:
         timing = self._timing
-        batch = SimBatch(
+        windows = cut(
             spec,
             self._seed,
             self.policy.class_of,
@@ -77,7 +77,7 @@ class ControlSide:
             max_tokens=timing.shard_max_tokens,
             max_row_tokens=max(worker.machine.max_row_tokens for worker in self.workers),
         )
-        self.backlog.add(batch)
+        self.backlog.add(SimBatch(spec, windows))
         self._wake(0.0)
 
     def hear_opened(self, worker: Worker, shard: SimShard) -> None:

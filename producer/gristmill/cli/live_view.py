@@ -1,4 +1,4 @@
-"""What `gristmill watch` draws: the state of a batch, its pace, and a sample of its rows."""
+"""What `gristmill watch` draws: the state of a batch, its pace, and how its rows fail."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _ROWS_A_LOOK = 200
 
 
 @dataclass
-class Sample:
-    """Of rows that were read as they came: their errors. The first ones, if many come."""
+class RowErrors:
+    """Of rows that were read as they came, by code. The first ones, if many come."""
 
-    errors: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     _cursors: dict[str, str] = field(default_factory=dict)
 
     def read_on(self, client: Client, batch_id: str) -> None:
@@ -38,7 +38,7 @@ class Sample:
         ):
             self._cursors[batch_id] = line.cursor
             if line.error_code is not None:
-                self.errors[line.error_code] += 1
+                self.counts[line.error_code] += 1
 
 
 def follow(
@@ -50,7 +50,7 @@ def follow(
 
     console = Console()
     handle = client.handle(*batch_ids)
-    pace, sample, fleet = Pace(), Sample(), FleetSight()
+    pace, errors, fleet = Pace(), RowErrors(), FleetSight()
     give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
     printed: list[tuple[str, str]] = []
     is_live = console.is_terminal and not console.is_dumb_terminal
@@ -61,8 +61,8 @@ def follow(
             for part in state.parts:
                 # One that was just deleted has no rows; its state says the rest.
                 with suppress(APIStatusError):
-                    sample.read_on(client, part.id)
-            facts = view_facts(state, pace, sample)
+                    errors.read_on(client, part.id)
+            facts = view_facts(state, pace, errors)
             workers = fleet.told(client, (part.model for part in state.parts if part.model))
             if workers and not state.has_ended:
                 facts.append(("workers", workers))
@@ -80,7 +80,7 @@ def follow(
             time.sleep(interval_s)
 
 
-def view_facts(state: BatchState, pace: Pace, sample: Sample) -> list[tuple[str, str]]:
+def view_facts(state: BatchState, pace: Pace, errors: RowErrors) -> list[tuple[str, str]]:
     facts = state_facts(state)
     share = state.done / state.total if state.total else 0.0
     facts.insert(2, ("progress", f"{_bar(share)} {share:.1%}"))
@@ -91,8 +91,8 @@ def view_facts(state: BatchState, pace: Pace, sample: Sample) -> list[tuple[str,
         eta_s = pace.eta_s(state)
         if eta_s:
             facts.append(("left", format_duration(eta_s)))
-    if sample.errors:
-        told = ", ".join(f"{count:,} {code}" for code, count in sample.errors.most_common(5))
+    if errors.counts:
+        told = ", ".join(f"{count:,} {code}" for code, count in errors.counts.most_common(5))
         facts.append(("errors", told))
     return facts
 

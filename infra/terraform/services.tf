@@ -44,6 +44,7 @@ module "api" {
   health_url       = "http://127.0.0.1:${local.api_port}/healthz"
   port             = local.api_port
   target_group_arn = module.front_door[0].target_group_arn
+  disk_gib         = var.service_disk_gib
   num_tasks        = var.num_api_tasks
   cluster_arn      = aws_ecs_cluster.fleet[0].arn
   role_arn         = module.permissions.role_arns["api"]
@@ -67,6 +68,7 @@ module "control" {
     GRISTMILL_CLOUDWATCH_NAMESPACE = local.namespace
   })
   memory_mib     = 4096
+  disk_gib       = var.service_disk_gib
   num_tasks      = var.num_control_tasks
   cluster_arn    = aws_ecs_cluster.fleet[0].arn
   role_arn       = module.permissions.role_arns["control"]

@@ -41,7 +41,7 @@ variable "model_name" {
 }
 
 variable "service_image" {
-  description = "Image of the API and control, with the tokenizer of the model in it."
+  description = "Image of the API and control, with the model in it: control tells by the weights which model it is, and loads none."
   type        = string
   default     = null
 
@@ -163,6 +163,12 @@ variable "caller_cidrs" {
   description = "Networks that may call the API."
   type        = list(string)
   default     = ["10.0.0.0/8"]
+}
+
+variable "service_disk_gib" {
+  description = "Disk of each task of them, from 21 to 200: twice the image, and so twice the model, has to fit."
+  type        = number
+  default     = 60
 }
 
 variable "num_api_tasks" {

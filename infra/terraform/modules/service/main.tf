@@ -17,6 +17,10 @@ resource "aws_ecs_task_definition" "service" {
   execution_role_arn       = var.start_role_arn
   task_role_arn            = var.role_arn
 
+  ephemeral_storage {
+    size_in_gib = var.disk_gib
+  }
+
   runtime_platform {
     operating_system_family = "LINUX"
     cpu_architecture        = "X86_64"

@@ -55,6 +55,12 @@ variable "memory_mib" {
   default = 2048
 }
 
+variable "disk_gib" {
+  description = "From 21 to 200: Fargate keeps the image on it twice, as it was pulled and unpacked."
+  type        = number
+  default     = 21
+}
+
 variable "num_tasks" {
   type    = number
   default = 2

@@ -95,7 +95,7 @@ def test_a_wrong_password_is_refused_for_good() -> None:
     server = shared_server("redis6")
 
     with pytest.raises(QueueRefused, match="User or password") as caught:
-        open_queue(server.url.replace("127", "nobody:secret@127"), 60.0)
+        open_queue(server.url.replace("//", "//nobody:secret@"), 60.0)
 
     assert not caught.value.retryable
     assert "secret" not in str(caught.value)

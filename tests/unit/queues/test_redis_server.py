@@ -155,7 +155,7 @@ def test_a_user_with_few_rights_is_enough(server: RedisProcess) -> None:
     with server.client as client:
         client.execute_command("ACL", "SETUSER", "mill", *RULES.split())
         client.set("other", "secret")
-    queue = open_queue(server.url.replace("127", "mill:pw@127") + "?prefix=mill", 60.0)
+    queue = open_queue(server.url.replace("//", "//mill:pw@") + "?prefix=mill", 60.0)
     queue.send("bulk", b"a", message_id="a")
     queue.send("bulk", b"b", message_id="b")
     first, second = queue.receive("bulk", 9, 0)
@@ -175,6 +175,6 @@ def test_a_user_that_may_not_ask_for_info_is_let_in_with_a_warning(
     with server.client as client:
         client.execute_command("ACL", "SETUSER", "quiet", "on", ">pw", "~*", "+@all", "-info")
 
-    open_queue(server.url.replace("127", "quiet:pw@127"), 60.0).close()
+    open_queue(server.url.replace("//", "//quiet:pw@"), 60.0).close()
 
     assert "queue not checked" in caplog.text

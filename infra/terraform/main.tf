@@ -90,6 +90,7 @@ resource "aws_ecs_cluster" "fleet" {
 resource "aws_ecs_cluster_capacity_providers" "fleet" {
   count = var.parts.services || var.parts.workers ? 1 : 0
 
-  cluster_name       = aws_ecs_cluster.fleet[0].name
-  capacity_providers = concat(["FARGATE"], module.workers[*].capacity_provider_name)
+  cluster_name = aws_ecs_cluster.fleet[0].name
+  # Not module.workers[*]: that would wait for all of the module, a part of which waits for this.
+  capacity_providers = concat(["FARGATE"], var.parts.workers ? [module.workers[0].capacity_provider_name] : [])
 }

@@ -12,6 +12,7 @@ import typer
 
 from gristmill.cli import options
 from gristmill.cli.failures import failures_reported
+from gristmill.cli.ledger_door import DataDir
 from gristmill.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", metavar="DIR", help="The folder of `gristmill up`.")
-]
 LedgerUrl = Annotated[
     str | None,
     typer.Option(

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from sqlalchemy import Connection
+
 from gristmill.api.key_text import KeyText, new_key_text, parse_key_text
 from gristmill.api.limits import FailedLogins, RequestLimiter
 from gristmill.ledger import quotas, tenants
@@ -64,6 +66,14 @@ class _Found:
     key: ApiKey
     own_quotas: Mapping[str, int | None]
     at: float
+
+
+#: Takes the id of a key that is about to be made.
+Claim = Callable[[Connection, str], None]
+
+
+def _no_claim(_conn: Connection, _key_id: str) -> None:
+    return None
 
 
 class Access:
@@ -145,8 +155,12 @@ class Access:
         name: str,
         scopes: tuple[str, ...] = DEFAULT_SCOPES,
         expires_at: int | None = None,
+        claim: Claim = _no_claim,
     ) -> tuple[KeyText, ApiKey]:
-        """A new key of a tenant, which is made if need be. The text is nowhere kept."""
+        """A new key of a tenant, which is made if need be. The text is nowhere kept.
+
+        There is no key when `claim` raises, which it is asked in the same transaction.
+        """
         text, now = new_key_text(), int(self._clock())
         key = ApiKey(
             id=text.id,
@@ -158,16 +172,23 @@ class Access:
             expires_at=expires_at,
         )
         with self._ledger.write() as conn:
+            claim(conn, key.id)
             tenants.ensure(conn, tenant_id, now=now)
             tenants.add_key(conn, key)
         return text, key
 
     def replace_key(
-        self, key: ApiKey, *, overlap_s: int, expires_at: int | None
+        self,
+        key: ApiKey,
+        *,
+        overlap_s: int,
+        expires_at: int | None,
+        claim: Claim = _no_claim,
     ) -> tuple[KeyText, ApiKey]:
         """A new key in the place of a live one, which ends after `overlap_s`.
 
-        Without `expires_at` the new key lives as long as the old one was made for.
+        Without `expires_at` the new key lives as long as the old one was made for. `claim` is as
+        for `make_key`.
         """
         text, now = new_key_text(), int(self._clock())
         if expires_at is None and key.expires_at is not None:
@@ -181,6 +202,7 @@ class Access:
             last_used_at=None,
         )
         with self._ledger.write() as conn:
+            claim(conn, new.id)
             tenants.add_key(conn, new)
             tenants.end_key(conn, key.tenant_id, key.id, expires_at=now + overlap_s)
         return text, new

@@ -13,6 +13,7 @@ from gristmill.api.context import BatchesReader, BatchesWriter, UseApi
 from gristmill.api.failures import refused, too_many
 from gristmill.api.files import find_file
 from gristmill.api.lookup import find
+from gristmill.api.resent import IdempotencyKey, first_made, key_reused, named
 from gristmill.control.estimate import LIFETIME_S
 from gristmill.ledger import estimates, quotas
 from gristmill.ledger.estimates import Estimate, EstimateStatus
@@ -104,8 +105,13 @@ def create_estimate(
     api: UseApi,
     caller: BatchesWriter,  # known before the body is read
     body: Annotated[EstimateRequest, Depends(json_body(EstimateRequest))],
+    idempotency_key: IdempotencyKey = None,
 ) -> EstimateObject:
-    """Read a file as a batch of it would be read. Look at `status` until it is `completed`."""
+    """Read a file as a batch of it would be read. Look at `status` until it is `completed`.
+
+    The same `Idempotency-Key` gives the same estimate for 24 hours.
+    """
+    request = named("estimates", idempotency_key, body.model_dump())
     file = find_file(api, caller.tenant_id, body.input_file_id, param="input_file_id")
     if file.purpose != "batch":
         raise refused(
@@ -123,6 +129,12 @@ def create_estimate(
         expires_at=api.now + LIFETIME_S,
     )
     with api.ledger.write() as conn:
+        first_id = first_made(conn, caller.tenant_id, request, estimate.id, now=api.now)
+        if first_id != estimate.id:
+            first = estimates.get(conn, caller.tenant_id, first_id, now=api.now)
+            if first is None:
+                raise key_reused(first_id, why="which is not there any more")
+            return estimate_object(first)
         quotas.get(conn, caller.tenant_id, for_update=True)  # one after the other
         if estimates.count_open(conn, caller.tenant_id) >= _MAX_OPEN:
             raise too_many(

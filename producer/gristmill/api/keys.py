@@ -8,14 +8,16 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from sqlalchemy import Connection
 
-from gristmill.api.access import DEFAULT_SCOPES, Caller, Scope
+from gristmill.api.access import DEFAULT_SCOPES, Caller, Claim, Scope
 from gristmill.api.bodies import documented, json_body
 from gristmill.api.context import Admin, Api, UseApi, check_scope, is_id
 from gristmill.api.failures import not_found, refused
 from gristmill.api.key_text import KeyText
 from gristmill.api.lookup import find, list_page
 from gristmill.api.objects import ListObject
+from gristmill.api.resent import IdempotencyKey, Named, first_made, key_reused, named
 from gristmill.ledger import tenants
 from gristmill.ledger.tenants import ApiKey
 
@@ -67,8 +69,12 @@ def create_key(
     api: UseApi,
     caller: Admin,  # known before the body is read
     body: Annotated[KeyRequest, Depends(json_body(KeyRequest))],
+    idempotency_key: IdempotencyKey = None,
 ) -> NewKeyObject:
-    """The key itself is in this answer and nowhere else."""
+    """The key itself is in this answer and nowhere else.
+
+    The same `Idempotency-Key` makes no second one: that request is told the id of the first.
+    """
     _check_expiry(api, body.expires_at)
     _check_may_grant(caller, body.scopes)
     text, key = api.access.make_key(
@@ -76,6 +82,7 @@ def create_key(
         name=body.name,
         scopes=tuple(dict.fromkeys(scope.value for scope in body.scopes)),
         expires_at=body.expires_at,
+        claim=_only_once(api, caller, named("api_keys", idempotency_key, body.model_dump())),
     )
     log.info("key created tenant=%s key=%s by=%s", key.tenant_id, key.id, caller.key_id)
     return _new_key_object(key, text)
@@ -103,8 +110,12 @@ def rotate_key(
     api: UseApi,
     caller: Admin,
     body: Annotated[RotateRequest, Depends(json_body(RotateRequest))],
+    idempotency_key: IdempotencyKey = None,
 ) -> NewKeyObject:
-    """A new key with the name and scopes of this one, which ends after the overlap."""
+    """A new key with the name and scopes of this one, which ends after the overlap.
+
+    The same `Idempotency-Key` makes no second one: that request is told the id of the first.
+    """
     key = find(
         api,
         "key",
@@ -116,7 +127,11 @@ def rotate_key(
     _check_may_grant(caller, key.scopes)
     if not key.is_live(api.clock()):
         raise refused("This key has ended. Make a new one.", param="key_id", code="key_has_ended")
-    text, new = api.access.replace_key(key, overlap_s=body.overlap_s, expires_at=body.expires_at)
+    request = named("rotated_api_keys", idempotency_key, [key.id, body.model_dump()])
+    claim = _only_once(api, caller, request)
+    text, new = api.access.replace_key(
+        key, overlap_s=body.overlap_s, expires_at=body.expires_at, claim=claim
+    )
     log.info("key rotated tenant=%s key=%s new=%s", key.tenant_id, key.id, new.id)
     return _new_key_object(new, text)
 
@@ -133,6 +148,18 @@ def revoke_key(key_id: str, api: UseApi, caller: Admin) -> KeyObject:
         raise not_found("key", key_id, param="key_id")
     log.info("key revoked tenant=%s key=%s by=%s", caller.tenant_id, key.id, caller.key_id)
     return KeyObject.model_validate(key)
+
+
+def _only_once(api: Api, caller: Caller, request: Named | None) -> Claim:
+    """Raises ApiError for a request that has made its key: nobody can tell its text again."""
+
+    def claim(conn: Connection, key_id: str) -> None:
+        first_id = first_made(conn, caller.tenant_id, request, key_id, now=api.now)
+        if first_id != key_id:
+            why = "before, and its text was in that answer alone: revoke it"
+            raise key_reused(first_id, why=why)
+
+    return claim
 
 
 def _check_expiry(api: Api, expires_at: int | None) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Header
+from sqlalchemy import Connection
 
 from gristmill.api.failures import ApiError, refused
+from gristmill.ledger import idempotency
+from gristmill.ledger.idempotency import Made
 
 #: A request that is sent again blindly within this time makes nothing new.
 RESEND_WINDOW_S = 600
@@ -41,3 +47,41 @@ def key_reused(object_id: str, *, why: str = "from another request") -> ApiError
         param="Idempotency-Key",
         code="idempotency_key_reused",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A request with an `Idempotency-Key`; `digest`, in hex, is of all that it asks for."""
+
+    name: str
+    digest: str
+
+
+def name_of(kind: str, key: str) -> str:
+    """What a key is kept as. No key has a line break, so those of two kinds never meet."""
+    return f"{kind}\n{key}"
+
+
+def named(kind: str, key: str | None, asked: object) -> Named | None:
+    """None for a request without a key. `asked` is what JSON can hold. Raises ApiError."""
+    check_key(key)
+    if key is None:
+        return None
+    document = json.dumps(asked, sort_keys=True)
+    return Named(name_of(kind, key), hashlib.sha256(document.encode()).hexdigest())
+
+
+def first_made(
+    conn: Connection, tenant_id: str, request: Named | None, object_id: str, *, now: int
+) -> str:
+    """What counts from now on: this object, or the one that the first such request has made.
+
+    Raises ApiError when that request asked for something else.
+    """
+    if request is None:
+        return object_id
+    made = Made(request.digest, object_id)
+    first = idempotency.keep(conn, tenant_id, request.name, made, now=now)
+    if first.request_digest != request.digest:
+        raise key_reused(first.object_id)
+    return first.object_id

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gristmill.api.context import Api
 from gristmill.api.failures import refused
 from gristmill.api.multipart import MultipartUpload
-from gristmill.api.resent import key_reused
+from gristmill.api.resent import key_reused, name_of
 from gristmill.control.room import check_room_for_bytes
 from gristmill.errors import StoreError
 from gristmill.ledger import files, idempotency
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 MIN_EXPIRY_S, MAX_EXPIRY_S = 3600, 30 * 24 * 3600
 _MAX_FILENAME_CHARS = 255
+_KIND = "files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def take_upload(
     first = None
     if key is not None:
         with api.ledger.read() as conn:
-            first = idempotency.find(conn, tenant_id, key, now=api.now)
+            first = idempotency.find(conn, tenant_id, name_of(_KIND, key), now=api.now)
     if first is not None:
         return _file_of(api, tenant_id, first, _read_through(api, upload))
     return _store(api, tenant_id, upload, least_bytes=least_bytes, key=key)
@@ -109,7 +110,8 @@ def _complete(api: Api, file: File, key: str | None, made: Made) -> Made:
         is_there = files.complete_upload(conn, file)
         first = made
         if is_there and key is not None:
-            first = idempotency.keep(conn, file.tenant_id, key, made, now=api.now)
+            name = name_of(_KIND, key)
+            first = idempotency.keep(conn, file.tenant_id, name, made, now=api.now)
         if first.object_id != file.id:
             files.expire(conn, file.tenant_id, file.id, now=api.now)
     if is_there and first.object_id == file.id:

@@ -18,7 +18,15 @@ from gristmill.api.context import UseApi, WebhooksReader, WebhooksWriter
 from gristmill.api.failures import not_found, refused
 from gristmill.api.lookup import list_page
 from gristmill.api.objects import ListObject
-from gristmill.api.resent import RESEND_WINDOW_S, RetryCount, is_resent
+from gristmill.api.resent import (
+    RESEND_WINDOW_S,
+    IdempotencyKey,
+    RetryCount,
+    first_made,
+    is_resent,
+    key_reused,
+    named,
+)
 from gristmill.api.webhook_access import (
     EndpointToRead,
     EndpointToWrite,
@@ -83,10 +91,15 @@ def create_endpoint(
     api: UseApi,
     caller: WebhooksWriter,  # known before the body is read
     body: Annotated[EndpointRequest, Depends(json_body(EndpointRequest))],
+    idempotency_key: IdempotencyKey = None,
     retry_count: RetryCount = None,
 ) -> EndpointWithSecretObject:
-    """The signing secret is in this answer and nowhere else."""
+    """The signing secret is in this answer and nowhere else.
+
+    The same `Idempotency-Key`, from the same API key, gives the same endpoint for 24 hours.
+    """
     check_url(api, body.url, param="url")
+    request = named("webhook_endpoints", idempotency_key, [caller.key_id, body.model_dump()])
     wanted = tuple(dict.fromkeys(kind.value for kind in body.event_types))
     now = api.now
     endpoint = WebhookEndpoint(
@@ -100,7 +113,13 @@ def create_endpoint(
         updated_at=now,
     )
     with api.ledger.write() as conn:
-        if is_resent(retry_count):
+        first_id = first_made(conn, caller.tenant_id, request, endpoint.id, now=now)
+        if first_id != endpoint.id:
+            first = webhooks.get(conn, caller.tenant_id, first_id)
+            if first is None:
+                raise key_reused(first_id, why="which is not there any more")
+            return endpoint_with_secret(api.vault, first)
+        if request is None and is_resent(retry_count):
             found = webhooks.find_recent(
                 conn,
                 caller.tenant_id,
@@ -199,22 +218,29 @@ def delete_endpoint(api: UseApi, endpoint: EndpointToWrite) -> EndpointDeletedOb
 @router.post("/{webhook_endpoint_id}/rotate_secret", openapi_extra=documented(SecretRotation))
 def rotate_secret(
     api: UseApi,
+    caller: WebhooksWriter,
     endpoint: EndpointToWrite,
     body: Annotated[SecretRotation, Depends(json_body(SecretRotation, may_be_empty=True))],
+    idempotency_key: IdempotencyKey = None,
     retry_count: RetryCount = None,
 ) -> EndpointWithSecretObject:
     """A new secret, which is in this answer only. For 24 hours both sign, if that is wished.
 
-    A request that the official client sends again by itself gets the secret of the first one.
+    A request that is sent again, with its `Idempotency-Key` or by the official client itself,
+    gets the secret of the first one.
     """
-    now = api.now
+    now, made_id = api.now, new_id("secret_", api.clock())
+    asked = [caller.key_id, endpoint.id, body.model_dump()]
+    request = named("webhook_secrets", idempotency_key, asked)
     with api.ledger.write() as conn:
         current = webhooks.get(conn, endpoint.tenant_id, endpoint.id, for_update=True)
         if current is None:
             raise not_found("webhook endpoint", endpoint.id, param="webhook_endpoint_id")
+        if first_made(conn, endpoint.tenant_id, request, made_id, now=now) != made_id:
+            return endpoint_with_secret(api.vault, current)
         rotated_at = current.secret_rotated_at
         was_rotated = rotated_at is not None and now - rotated_at <= RESEND_WINDOW_S
-        if is_resent(retry_count) and was_rotated:
+        if request is None and is_resent(retry_count) and was_rotated:
             return endpoint_with_secret(api.vault, current)
         is_kept = body.keep_old_secret_active_for_24_hours
         changed = {

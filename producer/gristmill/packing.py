@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from array import array
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +16,7 @@ def pack(values: Sequence[float], kind: str = "I") -> str:
     packed = array(kind, values)
     if sys.byteorder == "big":
         packed.byteswap()
-    return base64.b64encode(packed.tobytes()).decode()
+    return b2a_base64(packed, newline=False).decode()
 
 
 def unpack(text: str) -> tuple[int, ...]:
@@ -28,7 +28,7 @@ def unpack_floats(text: str) -> tuple[float, ...]:
 
 
 def _unpacked(kind: str, text: str) -> array[Any]:
-    packed = array(kind, base64.b64decode(text))
+    packed = array(kind, a2b_base64(text))
     if sys.byteorder == "big":
         packed.byteswap()
     return packed

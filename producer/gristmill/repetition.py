@@ -36,8 +36,13 @@ def find_repetition(
 
 
 def _find(token_ids: Sequence[int], min_count: int, min_tokens: int) -> Repetition | None:
-    # Each round has the last token once at least. Most answers end here.
-    if len(token_ids) < min_tokens or token_ids.count(token_ids[-1]) < min_count:
+    # Each round has the last token once at least and is no longer than this: most answers end here.
+    longest_round = len(token_ids) // min_count
+    if (
+        len(token_ids) < min_tokens
+        or token_ids[-1] not in token_ids[-longest_round - 1 : -1]
+        or token_ids.count(token_ids[-1]) < min_count
+    ):
         return None
     backwards = list(reversed(token_ids))
     best: Repetition | None = None

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from typing import BinaryIO
 
 from gristmill import crash_points
@@ -17,6 +18,7 @@ from gristmill.control.ending import remove_work_at, write_end
 from gristmill.control.lines import derived_id
 from gristmill.control.merge import merge_slice
 from gristmill.control.observed import span_of, tell_end, timed
+from gristmill.control.read_ahead import read_ahead
 from gristmill.errors import CorruptDocument, KeyNotFound
 from gristmill.ledger import batches, files, segments, shards
 from gristmill.ledger.batch import Batch
@@ -164,14 +166,15 @@ def _write_file(control: Control, batch: Batch, which: str) -> files.File:
     file_id = derived_id("file-", batch.tenant_id, batch.id, which)
     digest = hashlib.sha256()
 
-    def chunks() -> Iterator[bytes]:
+    def chunks() -> Generator[bytes, None, None]:
         for slice_n in range(batch.num_slices):
             with _open_merged(control, batch, slice_n, which) as piece:
                 while chunk := piece.read(_CHUNK_BYTES):
                     digest.update(chunk)
                     yield chunk
 
-    num_bytes = control.store.put_stream(file_key(batch.tenant_id, file_id), chunks())
+    with closing(read_ahead(chunks())) as ahead:
+        num_bytes = control.store.put_stream(file_key(batch.tenant_id, file_id), ahead)
     crash_points.at("file-written", batch=batch.id, which=which)
     lifetime_s = batch.output_expires_after_s or control.settings.file_lifetime_s
     now = control.now

@@ -74,38 +74,38 @@ def _lines_of_shard(
     """(row, whether it failed, its line) for each row of a Shard."""
     assert batch.endpoint is not None, "a batch with Shards has an endpoint"
     lines = LineWriter(batch.id, batch.endpoint, batch.model)
-    results = _results(control, shard, counting)
+    counted = list(_counted(control, shard, counting))
+    answered = {result.job_idx for _, results in counted for result in results}
     # The rows that ingest refused never became Jobs: their results say all.
-    all_failed = len(results) == shard.num_jobs and all(r.error for r, _ in results.values())
+    all_failed = len(answered) == shard.num_jobs and all(
+        result.error for _, results in counted for result in results
+    )
     made = None if all_failed else read_shard(control.store, batch, shard.n)
-    jobs = made.jobs if made else ()
-    for result, origin in results.values():
-        for row in result.rows:
-            if result.error:
-                yield row, True, lines.failure(row, result.error)
-            else:
-                assert made is not None, "an answer has a Shard with its Job"
-                origin_of_row = replace(origin, template_hash=made.template_hash)
-                job = jobs[result.job_idx]
-                yield row, False, lines.answer(row, result, job, origin_of_row)
+    jobs, template_hash = (made.jobs, made.template_hash) if made else ((), "")
+    for origin, results in counted:
+        of_results = replace(origin, template_hash=template_hash)
+        for result in results:
+            for row in result.rows:
+                if result.error:
+                    yield row, True, lines.failure(row, result.error)
+                else:
+                    job = jobs[result.job_idx]
+                    yield row, False, lines.answer(row, result, job, of_results)
     for job_idx, job in enumerate(jobs):
-        if job_idx not in results:
+        if job_idx not in answered:
             for row in job.rows:
                 yield row, True, lines.failure(row, _never_run(batch))
 
 
-def _results(
+def _counted(
     control: Control, shard: ShardRow, counting: list[Bell]
-) -> dict[int, tuple[RowResult, Origin]]:
-    """The result that counts of each Job, and where it came from."""
+) -> Iterator[tuple[Origin, list[RowResult]]]:
+    """The results that count, one of each Job, with where they came from: Segment by Segment."""
     accepted = Bitmap.empty(shard.num_jobs)
-    results = {}
     for bell in counting:
         segment = read_accepted(control.store, bell)
         origin = Origin(bell.attempt_id, max(segment.mark.order, 1), segment.engine_version)
-        for result in new_results(segment, accepted, shard.num_jobs):
-            results[result.job_idx] = result, origin
-    return results
+        yield origin, list(new_results(segment, accepted, shard.num_jobs))
 
 
 def _never_run(batch: Batch) -> RowError:

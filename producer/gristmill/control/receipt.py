@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from gristmill.repetition import find_repetition
 from gristmill.types import Choice, Job, JobKind, ModelPin, RowResult, SamplingParams
+
+#: All parameters but the seed, which may be another one for each row.
+_NAMES = tuple(field.name for field in fields(SamplingParams) if field.name != "seed")
+_values = attrgetter(*_NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ def _of_tokens(choices: Iterable[Choice]) -> dict[str, Any]:
     loops = [(i, find_repetition(of_choice)) for i, of_choice in enumerate(ids)]
     return {
         "token_hashes": [
-            hashlib.sha256(",".join(map(str, of_choice)).encode()).hexdigest()[:16]
+            hashlib.sha256((b"%d," * len(of_choice) % of_choice)[:-1]).hexdigest()[:16]
             for of_choice in ids
         ],
         "repetition": [{"choice": i, **asdict(loop)} for i, loop in loops if loop],
@@ -80,16 +85,13 @@ def _params(job: Job) -> dict[str, Any]:
         return {**embedding, "encoding_format": "base64" if is_base64 else "float"}
     if job.scoring is not None:
         return {"type": job.scoring.type.value, "top_logprobs": job.scoring.top_logprobs}
-    return _sampling(job.params)
-
-
-def _sampling(params: SamplingParams) -> dict[str, Any]:
-    return _sampling_of_any_seed(replace(params, seed=0))
+    return _sampling(_values(job.params))
 
 
 @lru_cache(maxsize=256)
-def _sampling_of_any_seed(params: SamplingParams) -> dict[str, Any]:
+def _sampling(values: tuple[Any, ...]) -> dict[str, Any]:
     """Most rows of a batch ask for the same; nobody changes what is returned."""
+    params = SamplingParams(**dict(zip(_NAMES, values, strict=True)))
     effective = asdict(params)
     del effective["seed"]
     if params.grammar is not None:  # which may be as long as the answers of a hundred rows

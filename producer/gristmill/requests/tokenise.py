@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
-from functools import cached_property
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import ModelUnsupported, RowRefused, UsageError
 from gristmill.models import Model
-from gristmill.requests.chat_template import ChatOptions, variables_of
+from gristmill.requests.chat_template import ChatOptions
 from gristmill.requests.grammars import GrammarCheck
-from gristmill.tool_formats import format_of
+from gristmill.requests.rendering import ChatRenderer
 from gristmill.types import ToolFormat
 
 if TYPE_CHECKING:
@@ -57,7 +55,7 @@ class Tokeniser:
 
     def __init__(self, model: Model) -> None:
         try:
-            from jinja2 import TemplateError
+            import jinja2  # noqa: F401
             from transformers import AutoTokenizer
 
             from gristmill.requests.control_tokens import ControlTokens
@@ -75,17 +73,7 @@ class Tokeniser:
             ) from error
         if not getattr(loaded, "is_fast", False):
             raise ModelUnsupported(f"The tokenizer in {model.path} has no fast (Rust) version.")
-        self._templates = loaded
-        # A template is a program of the model's author. What it raises concerns the row at hand.
-        self._template_errors = (
-            TemplateError,
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        )
+        self._renderer = ChatRenderer(loaded)
         # A copy of our own: transformers changes its padding and truncation from call to call.
         self._tokenizer: Tokenizer = type(loaded.backend_tokenizer).from_str(
             loaded.backend_tokenizer.to_str()
@@ -114,22 +102,10 @@ class Tokeniser:
             loaded.eos_token_id if loaded.bos_token_id is None else loaded.bos_token_id
         )
 
-    @cached_property
-    def _template_variables(self) -> frozenset[str]:
-        template = self._templates.get_chat_template()
-        # What has a meaning of its own to transformers never reaches the template.
-        taken = {*signature(self._templates.apply_chat_template).parameters}
-        taken -= {"add_generation_prompt"}
-        return variables_of(template, given={*self._templates.special_tokens_map, *taken})
-
-    @cached_property
+    @property
     def tool_format(self) -> ToolFormat | None:
         """How the model writes calls of tools; None where its chat template takes none."""
-        try:
-            template = self._templates.get_chat_template(tools=[{}])
-            return format_of(template) if "tools" in variables_of(template) else None
-        except self._template_errors:
-            return None
+        return self._renderer.tool_format
 
     def added_token_id(self, text: str) -> int | None:
         """The id of the added token that is written so, if there is one."""
@@ -154,23 +130,15 @@ class Tokeniser:
                 param="messages",
                 code="unsupported_parameter",
             )
-        parts: list[Any] = [messages, options.template_kwargs, options.tools]
-        guards = any(self._control.spelled_in(text) for text in _strings(parts))
-        said, template_kwargs, tools = self._guarded(parts) if guards else parts
-        conversation = [
-            {**message, "role": "system"} if message["role"] == "developer" else message
-            for message in said
-        ]
         try:
-            rendered: str = self._templates.apply_chat_template(
-                conversation,
-                tools=list(tools) or None,
-                tokenize=False,
-                add_generation_prompt=options.add_generation_prompt,
-                continue_final_message=options.continue_final_message,
-                **template_kwargs,
-            )
-        except self._template_errors as error:
+            guards = self._spells([messages, options.template_kwargs, options.tools])
+            said, written = self._guarded_all(messages, options) if guards else (messages, options)
+            conversation: list[Any] = [
+                {**message, "role": "system"} if message["role"] == "developer" else message
+                for message in said
+            ]
+            rendered = self._renderer.render(conversation, written)
+        except self._renderer.errors as error:
             raise RowRefused(
                 f"The model's chat template objects to these messages: {str(error)[:300]}",
                 param="messages",
@@ -181,12 +149,29 @@ class Tokeniser:
 
     def _check(self, options: ChatOptions) -> None:
         try:
-            names = self._template_variables
-        except self._template_errors as error:
+            names = self._renderer.variables
+        except self._renderer.errors as error:
             raise RowRefused(
                 f"The model's chat template cannot be read: {error}", param="messages"
             ) from error
         options.check(names)
+
+    def _spells(self, value: Any) -> bool:
+        """Whether the tokenizer might read a control token in a string of a JSON value."""
+        if isinstance(value, str):
+            return self._control.spelled_in(value)
+        if isinstance(value, list | tuple):
+            return any(map(self._spells, value))
+        if isinstance(value, Mapping):
+            return any(map(self._spells, value)) or any(map(self._spells, value.values()))
+        return False
+
+    def _guarded_all(
+        self, messages: Sequence[Message], options: ChatOptions
+    ) -> tuple[Sequence[Message], ChatOptions]:
+        template_kwargs, tools = map(self._guarded, (options.template_kwargs, options.tools))
+        guarded = replace(options, template_kwargs=template_kwargs, tools=tools)
+        return self._guarded(messages), guarded
 
     def _guarded(self, value: Any) -> Any:
         """A JSON value whose strings spell no control token."""
@@ -240,19 +225,6 @@ class Tokeniser:
             if self._sealed is None:
                 self._sealed = self._control.sealed_tokenizer()
             return self._sealed
-
-
-def _strings(value: Any) -> Iterable[str]:
-    """All strings in a JSON value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from value
-        for item in value.values():
-            yield from _strings(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _strings(item)
 
 
 def _is_of_tools(message: Message) -> bool:

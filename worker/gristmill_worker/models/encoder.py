@@ -24,6 +24,7 @@ from gristmill_worker.models.loader import check_device, check_weights, find_max
 from gristmill_worker.models.loader import read_config as read_model_config
 from gristmill_worker.models.packed_weight import pack_model
 from gristmill_worker.models.packing import choose_packing
+from gristmill_worker.models.plain_weights import let_go_of_files, trim_memory
 from gristmill_worker.models.probe import (
     CallRecorder,
     forget_pad_token,
@@ -113,6 +114,8 @@ def load_encoder(
     packing = choose_packing(model.dtype, model.device, kernels_dir)
     if packing is not None:
         pack_model(model, packing, lambda: run_three_tokens(model, CallRecorder()))
+        let_go_of_files(model)
+    trim_memory()
     return loaded
 
 

@@ -20,10 +20,11 @@ _LINE = 64
 class LargePages:
     """Hands out pieces of large chunks. A chunk is freed when no tensor lies in it any more.
 
-    What of a chunk was never handed out is never touched, and so takes no memory.
+    What of a chunk was never handed out is never touched, and so takes no memory, but for the rest
+    of the page that the last piece ends in. Chunks are large, so that these are few.
     """
 
-    def __init__(self, *, chunk_bytes: int = 64 << 20) -> None:
+    def __init__(self, *, chunk_bytes: int = 256 << 20) -> None:
         self._chunk_bytes = chunk_bytes
         self._chunk: mmap.mmap | None = None
         self._used_bytes = 0

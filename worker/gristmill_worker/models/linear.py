@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from gristmill_worker.models.packing import Packing
+from gristmill_worker.models.plain_weights import PlainWeights
 
 
 def pack_linears(model: nn.Module, packing: Packing, forward: Callable[[], object]) -> None:
@@ -20,12 +21,21 @@ def pack_linears(model: nn.Module, packing: Packing, forward: Callable[[], objec
 
     The plain weights are given up, but for those that another module uses too (tied embeddings).
     """
-    for group in _find_groups(model, forward):
-        packed = _PackedGroup(packing, [linear for _, linear in group])
-        for position, (name, linear) in enumerate(group):
-            parent_name, _, child_name = name.rpartition(".")
-            member = _PackedLinear(packed, position, linear)
-            setattr(model.get_submodule(parent_name), child_name, member)
+    plain = PlainWeights()
+    groups = _find_groups(model, forward)
+    while groups:  # no group is kept, nor its weights
+        _pack_group(model, groups.pop(0), packing, plain)
+
+
+def _pack_group(
+    model: nn.Module, group: list[tuple[str, nn.Linear]], packing: Packing, plain: PlainWeights
+) -> None:
+    packed = _PackedGroup(packing, [linear for _, linear in group])
+    for position, (name, linear) in enumerate(group):
+        parent_name, _, child_name = name.rpartition(".")
+        member = _PackedLinear(packed, position, linear)
+        setattr(model.get_submodule(parent_name), child_name, member)
+    plain.let_go(linear.weight for _, linear in group)
 
 
 def _find_groups(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from gristmill_worker.models.fuse import fuse_model
 from gristmill_worker.models.hook import ATTENTION
 from gristmill_worker.models.packed_weight import pack_model
 from gristmill_worker.models.packing import choose_packing
+from gristmill_worker.models.plain_weights import let_go_of_files, trim_memory
 from gristmill_worker.models.probe import (
     CallRecorder,
     LayerSpec,
@@ -100,8 +100,8 @@ def load_model(
         if kernels is not None:
             fuse_model(model, kernels)
         pack_model(model, packing, lambda: run_three_tokens(model, CallRecorder()))
-        _let_go_of_files(model)
-    return LoadedModel(
+        let_go_of_files(model)
+    loaded = LoadedModel(
         model=model,
         layers=layers,
         max_model_len=max_model_len,
@@ -110,15 +110,8 @@ def load_model(
         tokenizer=AutoTokenizer.from_pretrained(path, trust_remote_code=False).backend_tokenizer,
         row_kernels=kernels,
     )
-
-
-def _let_go_of_files(model: torch.nn.Module) -> None:
-    """Copy what is left of the weights, so that the mapped files, which hold all, can go."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        tensor.data = tensor.data.clone()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc keeps what was freed
-    if trim is not None:
-        trim(0)
+    trim_memory()  # to read a tokenizer takes several times what it is
+    return loaded
 
 
 def check_device(device: str) -> None:

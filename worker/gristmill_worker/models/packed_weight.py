@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map_only
 from gristmill_worker.models.activation import settle_activations
 from gristmill_worker.models.linear import pack_linears
 from gristmill_worker.models.packing import PackedMatrix, Packing
+from gristmill_worker.models.plain_weights import PlainWeights
 
 _LINEAR = {torch.nn.functional.linear}
 _MATMUL = {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.mm, torch.Tensor.mm}
@@ -47,6 +48,7 @@ def _pack_own_weights(model: nn.Module, packing: Packing, forward: Callable[[], 
             holders.setdefault(parameter.data_ptr(), []).append((module, name))
     with _Watch() as watch:
         forward()
+    weights = PlainWeights()
     for pointer, transposed in watch.products.items():
         places = [(m, n) for m, n in holders.get(pointer, ()) if not isinstance(m, nn.Embedding)]
         if not places:
@@ -58,6 +60,7 @@ def _pack_own_weights(model: nn.Module, packing: Packing, forward: Callable[[], 
         for module, name in places:
             del module._parameters[name]
             setattr(module, name, packed)
+        weights.let_go([plain])
 
 
 class _Watch(TorchFunctionMode):

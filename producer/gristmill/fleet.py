@@ -54,6 +54,20 @@ class Feature(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class StepTime:
+    """How long a step takes that only decodes: so many seconds, as many for each row in it, and for
+    each token that these rows have in the KV cache."""
+
+    base_s: float
+    row_s: float
+    context_token_s: float
+
+    def of(self, num_rows: float, num_context_tokens: float) -> float:
+        """Seconds."""
+        return self.base_s + self.row_s * num_rows + self.context_token_s * num_context_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerCard:
     """What a Worker is. While it loads, what only the loaded model tells is 0, None or empty.
 
@@ -67,8 +81,8 @@ class WorkerCard:
     Speeds are measured from the real steps of the last minutes, and unknown before the first ones:
     `prefill_tokens_per_s` has pairs of a length out of PREFILL_LENGTHS and the prompt tokens per
     second of prompts of that class; `decode_tokens_per_s` is what all its rows together decode. The
-    time of a step is shared out by its tokens, so that P/prefill + D/decode is the time in which a
-    Worker does the like of what it did.
+    time of a step is shared out by what its tokens take, so that P/prefill + D/decode is the time
+    in which a Worker does the like of what it did. Of work that is not alike `step_time` tells.
     """
 
     worker_id: str
@@ -87,6 +101,7 @@ class WorkerCard:
     version: str = ""
     prefill_tokens_per_s: tuple[tuple[int, float], ...] = ()
     decode_tokens_per_s: float | None = None
+    step_time: StepTime | None = None
 
 
 @dataclass(frozen=True, slots=True)

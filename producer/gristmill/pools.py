@@ -13,6 +13,7 @@ from gristmill.fleet import (
     PREFILL_LENGTHS,
     KnownWorker,
     Pool,
+    StepTime,
     WorkerCard,
     WorkerState,
     pool_of,
@@ -54,7 +55,10 @@ class PoolNow:
     takes_own: bool = True
     #: (length out of PREFILL_LENGTHS, prompt tokens per second), the shortest first.
     prefill_tokens_per_s: tuple[tuple[int, float], ...] = ()
-    decode_tokens_per_s: float | None = None
+    step_time: StepTime | None = None
+    #: Rows that run at once on one worker at most, and tokens of its KV cache; inf: no limit.
+    max_num_seqs: float = float("inf")
+    kv_tokens: float = float("inf")
     #: That of the pool.
     lane: str = ""
 
@@ -63,15 +67,22 @@ class PoolNow:
         return is_able(self.pool, needs) and self.min_row_tokens >= row_tokens
 
     def time_s(self, needs: Needs) -> float | None:
-        """What the Shard takes on one worker that is busy; None if that was not measured."""
+        """What the Shard takes on one worker that is busy with as many of its like as run there at
+        once; None if that was not measured."""
+        num_jobs = max(needs.num_jobs, 1)
         num_answer_tokens = max(needs.num_expected_tokens - needs.num_prompt_tokens, 0)
-        prefill = self._prefill_at(needs.num_prompt_tokens / max(needs.num_jobs, 1))
-        decode = self.decode_tokens_per_s
-        if (needs.num_prompt_tokens and not prefill) or (num_answer_tokens and not decode):
+        prompt = needs.num_prompt_tokens / num_jobs
+        prefill = self._prefill_at(prompt)
+        if (needs.num_prompt_tokens and not prefill) or (num_answer_tokens and not self.step_time):
             return None
-        return (needs.num_prompt_tokens / prefill if prefill else 0.0) + (
-            num_answer_tokens / decode if decode else 0.0
-        )
+        seconds = needs.num_prompt_tokens / prefill if prefill else 0.0
+        if self.step_time and num_answer_tokens:
+            # Each of them has half of its answer, on the mean.
+            answer = num_answer_tokens / num_jobs
+            num_rows = max(min(self.max_num_seqs, self.kv_tokens / (prompt + answer)), 1.0)
+            step_s = self.step_time.of(num_rows, num_rows * (prompt + answer / 2))
+            seconds += num_answer_tokens / num_rows * step_s
+        return seconds
 
     def _prefill_at(self, num_tokens: float) -> float | None:
         """At the class of this length, or the nearest one that was measured."""
@@ -151,7 +162,6 @@ def _pool_now(pool: Pool, cards: list[WorkerCard]) -> PoolNow:
     for card in cards:
         for length, rate in card.prefill_tokens_per_s:
             rates.setdefault(length, []).append(rate)
-    decode = [card.decode_tokens_per_s for card in cards if card.decode_tokens_per_s]
     lane = pool.lane
     return PoolNow(
         pool,
@@ -161,9 +171,30 @@ def _pool_now(pool: Pool, cards: list[WorkerCard]) -> PoolNow:
         takes_bulk=any(not card.lanes or BULK_LANE in card.lanes for card in cards),
         takes_own=any(not card.lanes or lane in card.lanes for card in cards),
         prefill_tokens_per_s=tuple((length, fmean(rates[length])) for length in sorted(rates)),
-        decode_tokens_per_s=fmean(decode) if decode else None,
+        step_time=_mean_step_time(cards),
+        max_num_seqs=fmean(card.max_num_seqs for card in cards),
+        kv_tokens=fmean(float("inf") if c.kv_tokens is None else c.kv_tokens for c in cards),
         lane=lane,
     )
+
+
+def _mean_step_time(cards: Iterable[WorkerCard]) -> StepTime | None:
+    """Of those that have measured theirs."""
+    found = [time for card in cards if (time := _step_time(card)) is not None]
+    if not found:
+        return None
+    return StepTime(
+        fmean(time.base_s for time in found),
+        fmean(time.row_s for time in found),
+        fmean(time.context_token_s for time in found),
+    )
+
+
+def _step_time(card: WorkerCard) -> StepTime | None:
+    """As the card tells; that of an earlier version knows its latest speed alone."""
+    if card.step_time is not None or not card.decode_tokens_per_s:
+        return card.step_time
+    return StepTime(0.0, 1 / card.decode_tokens_per_s, 0.0)
 
 
 def is_of_model(pool: Pool, model: ModelPin) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from gristmill.fleet import PREFILL_LENGTHS, prefill_length
+from gristmill.fleet import PREFILL_LENGTHS, StepTime, prefill_length
+from gristmill.step_fit import StepFit
 
 #: What was measured so many seconds of the same work ago counts half.
 _HALF_LIFE_S = 60.0
@@ -31,14 +32,15 @@ class _Speed:
 
 
 class StepSpeeds:
-    """The time of a step is shared out by its tokens. What is spent on prompts is put down to the
-    class of length of those whose prefill comes to its end, by their lengths: a long prompt takes
-    several steps, and short ones share one.
+    """The time of a step is shared out between prompts and rows that decode, by what these take.
+    What is spent on prompts is put down to the class of length of those whose prefill comes to its
+    end, by their lengths: a long prompt takes several steps, and short ones share one.
     """
 
     def __init__(self) -> None:
         self._all = _Speed()
         self._decode = _Speed()
+        self._fit = StepFit()
         self._prefill = {length: _Speed() for length in PREFILL_LENGTHS}
         #: Computed since a prefill last came to its end.
         self._open = _Speed()
@@ -54,23 +56,40 @@ class StepSpeeds:
         return self._decode.tokens_per_s
 
     @property
+    def step_time(self) -> StepTime | None:
+        """What a step takes by its rows and their context; None until something was decoded."""
+        return self._fit.step_time
+
+    @property
     def prefill_tokens_per_s(self) -> tuple[tuple[int, float], ...]:
         """By class of length, those that were measured."""
         found = ((length, speed.tokens_per_s) for length, speed in self._prefill.items())
         return tuple((length, rate) for length, rate in found if rate is not None)
 
     def add(
-        self, seconds: float, *, num_prefill: int, num_decode: int, ended: Collection[int]
+        self,
+        step_s: float,
+        *,
+        num_prefill: float,
+        num_decode: int,
+        num_context: float,
+        ended: Collection[int],
+        num_steps: int = 1,
     ) -> None:
-        """Steps of so many tokens took so long; `ended` are the lengths of prompts that are done
-        with that."""
+        """`num_steps` equal steps took `step_s` each. In each of them so many tokens of prompts and
+        of answers were computed, with so many in the KV cache; `ended` are the lengths of prompts
+        that are done with that."""
         num_tokens = num_prefill + num_decode
-        if num_tokens and seconds > 0:
-            self._all.add(num_tokens, seconds)
+        if num_tokens and step_s > 0:
+            seconds = num_steps * step_s
+            self._all.add(num_steps * num_tokens, seconds)
+            terms = {"num_rows": num_decode, "num_context": num_context, "num_prefill": num_prefill}
+            self._fit.add(step_s, num_steps=num_steps, **terms)
+            share = self._fit.prefill_share(**terms)
             if num_decode:
-                self._decode.add(num_decode, seconds * num_decode / num_tokens)
-            self._open.num_tokens += num_prefill
-            self._open.seconds += seconds * num_prefill / num_tokens
+                self._decode.add(num_steps * num_decode, seconds * (1 - share))
+            self._open.num_tokens += num_steps * num_prefill
+            self._open.seconds += seconds * share
         all_tokens = sum(ended)
         if not all_tokens:
             return

@@ -19,6 +19,7 @@ from gristmill.fleet import (
     SMALLEST_ROW_CLASS,
     Feature,
     KnownWorker,
+    StepTime,
     WorkerBeat,
     WorkerCard,
     WorkerState,
@@ -65,6 +66,7 @@ CARDS = st.builds(
     version=TEXT,
     prefill_tokens_per_s=st.lists(st.tuples(COUNTS, RATES), max_size=6).map(tuple),
     decode_tokens_per_s=st.none() | RATES,
+    step_time=st.none() | st.builds(StepTime, RATES, RATES, RATES),
 )
 BEATS = st.builds(
     WorkerBeat,
@@ -95,6 +97,7 @@ def test_a_full_beat_fits_into_a_message() -> None:
         lanes=("pool-128k-0123456789abcdef", "bulk"),
         prefill_tokens_per_s=speeds,
         decode_tokens_per_s=1234.5,
+        step_time=StepTime(0.01234, 0.0001234, 1.234e-07),
     )
 
     assert len(encode_beat(replace(BEAT, card=card))) < MAX_BODY_BYTES // 2

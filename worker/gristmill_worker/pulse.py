@@ -31,6 +31,7 @@ def fill(
             lanes=lanes.names,
             prefill_tokens_per_s=speeds.prefill_tokens_per_s,
             decode_tokens_per_s=speeds.decode_tokens_per_s,
+            step_time=speeds.step_time,
         ),
         num_shards=len(held),
         num_shards_ahead=intake.num_ahead,

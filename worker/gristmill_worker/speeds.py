@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gristmill.fleet import StepTime
 from gristmill.step_speeds import StepSpeeds
 from gristmill_worker.engine.base import StepOutput
 
@@ -32,6 +33,14 @@ class Speeds(StepSpeeds):
         return None if found is None else _four_digits(found)
 
     @property
+    def step_time(self) -> StepTime | None:
+        found = super().step_time
+        if found is None:
+            return None
+        terms = (found.base_s, found.row_s, found.context_token_s)
+        return StepTime(*map(_four_digits, terms))
+
+    @property
     def prefill_tokens_per_s(self) -> tuple[tuple[int, float], ...]:
         return tuple((length, _four_digits(rate)) for length, rate in super().prefill_tokens_per_s)
 
@@ -49,6 +58,7 @@ class Speeds(StepSpeeds):
             seconds,
             num_prefill=output.num_prefill_tokens,
             num_decode=output.num_decode_tokens,
+            num_context=output.kv_used_tokens,
             ended=self._take_ended(output) if self._prefilling else (),
         )
 

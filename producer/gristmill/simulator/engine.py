@@ -61,6 +61,8 @@ class Jump:
     step_s: float
     num_steps: int
     num_decoding: int
+    #: Tokens in the KV cache, on the mean of the steps.
+    num_context: float
     chunks: list[tuple[Sequence, int]]
 
     @property
@@ -132,7 +134,10 @@ class Engine:
         # Of contexts that grow by a token a step, the mean.
         context = self._num_context_tokens + num_decoding * (num_steps - 1) / 2
         step_s = machine.step_s(num_decoding, context, prefill_s) + self._turn_s
-        self.jump = Jump(now, step_s, num_steps, num_decoding, chunks)
+        held = context + sum(
+            seq.row.prompt_tokens + seq.done_tokens - seq.left for seq, _ in chunks
+        )
+        self.jump = Jump(now, step_s, num_steps, num_decoding, held, chunks)
         return self.jump
 
     def may_admit(self) -> bool:
@@ -172,9 +177,11 @@ class Engine:
                 self._decode(seq, finished)
                 ended.append(seq.row.prompt_tokens + seq.done_tokens)
         self.speeds.add(
-            jump.num_steps * jump.step_s,
-            num_decode=jump.num_steps * jump.num_decoding,
-            num_prefill=num_prefill,
+            jump.step_s,
+            num_steps=jump.num_steps,
+            num_decode=jump.num_decoding,
+            num_prefill=num_prefill / jump.num_steps,
+            num_context=jump.num_context,
             ended=ended,
         )
         for seq in finished:

@@ -85,4 +85,5 @@ class Machine:
             lanes=lanes,
             prefill_tokens_per_s=speeds.prefill_tokens_per_s,
             decode_tokens_per_s=speeds.decode_tokens_per_s,
+            step_time=speeds.step_time,
         )

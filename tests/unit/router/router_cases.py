@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gristmill.fleet import KnownWorker, WorkerBeat, WorkerCard, WorkerState, lane_of
+from gristmill.fleet import (
+    KnownWorker,
+    StepTime,
+    WorkerBeat,
+    WorkerCard,
+    WorkerState,
+    lane_of,
+)
 from gristmill.queues.base import BULK_LANE
 from gristmill.router import Load, Needs, Route, fleet_of, route
 from gristmill.types import ModelPin
@@ -25,12 +32,17 @@ def worker(
     heard_s_ago: float = 0.0,
     lanes: tuple[str, ...] | None = None,
     device: str = "cpu",
+    step_time: StepTime | None = None,
+    max_num_seqs: int = 64,
+    kv_tokens: int | None = None,
 ) -> KnownWorker:
     card = WorkerCard(
-        *("wrk", "host", model, device, limit, 64),
+        *("wrk", "host", model, device, limit, max_num_seqs),
+        kv_tokens=kv_tokens,
         features=features,
         prefill_tokens_per_s=() if prefill is None else ((512, prefill),),
         decode_tokens_per_s=decode,
+        step_time=step_time,
     )
     card = replace(card, lanes=(lane_of(card), BULK_LANE) if lanes is None else lanes)
     return KnownWorker(WorkerBeat(card, 0, state, NOW), 0.0, NOW - heard_s_ago)

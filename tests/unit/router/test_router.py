@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from router_cases import NOW, A, B, lane, needs, send, worker
 
-from gristmill.fleet import WorkerState
+from gristmill.fleet import StepTime, WorkerState
 from gristmill.queues.base import BULK_LANE
 from gristmill.router import Load, Never, ToLane, Waits, fleet_of, is_served
 
@@ -109,6 +109,30 @@ def test_machines_of_two_kinds_that_take_the_same_rows_are_told_apart() -> None:
 
     assert isinstance(found, ToLane) and found.lane == lane(fast)
     assert isinstance(alike, ToLane) and alike.lane == BULK_LANE
+
+
+def test_a_machine_is_chosen_by_the_rows_that_it_would_run_at_once_and_not_by_those_it_had() -> (
+    None
+):
+    # It has had long rows, one at a time; of short ones its KV cache holds a hundred.
+    gpu = worker(
+        8192,
+        prefill=3000.0,
+        decode=16.0,
+        step_time=StepTime(0.06, 0.0001, 5e-7),
+        kv_tokens=36_000,
+        device="cuda T4",
+    )
+    cpu = worker(
+        8192, prefill=500.0, decode=280.0, step_time=StepTime(0.06, 0.0017, 5e-7), max_num_seqs=32
+    )
+
+    short = send(replace(needs(), num_jobs=20), gpu, cpu)
+
+    assert isinstance(short, ToLane) and short.lane == lane(gpu)
+    # Two thousand answer tokens of rows that have 150 at the middle of their answers, 64 at once.
+    step_s = 0.06 + 64 * 0.0001 + 64 * 150 * 5e-7
+    assert short.finish_at == pytest.approx(NOW + 2000 / 3000 + 2000 / 64 * step_s)
 
 
 def test_the_mixed_lane_is_used_where_it_does_not_pay() -> None:

@@ -184,6 +184,7 @@ def test_a_beat_tells_what_the_worker_holds_and_how_fast_it_is() -> None:
     assert (beat.num_shards, beat.num_rows + beat.num_waiting) == (1, 6)
     assert beat.num_generated_tokens == 6
     assert beat.card.decode_tokens_per_s == 4.0
+    assert beat.card.step_time is not None and beat.card.step_time.of(2, 0) <= 0.5
     assert beat.card.lanes == (lane_of(beat.card), BULK_LANE)
     assert decode_beat(_sent(worker)).card == beat.card
 

@@ -44,14 +44,53 @@ def test_prompts_of_one_step_share_it_by_their_lengths() -> None:
     assert speeds.prefill_tokens_per_s == ((128, 250.0), (512, 250.0))
 
 
-def test_a_step_of_both_kinds_is_shared_out_by_tokens() -> None:
+def test_a_step_of_both_kinds_is_shared_out_by_what_its_tokens_take() -> None:
     speeds = Speeds()
-    speeds.begin("a", 96)
+    for n in range(200):  # 0.1 s and 2 ms a row, and 10 ms for each token of a prompt
+        num_rows, num_prompt_tokens = 1 + n % 16, 96 * (n % 2)
+        speeds.begin(str(n), 96)
+        advanced = (str(n),) if num_prompt_tokens else ()
+        seconds = 0.1 + 0.002 * num_rows + 0.01 * num_prompt_tokens
+        speeds.record(step(num_prompt_tokens, num_rows, advanced=advanced), seconds)
 
-    speeds.record(step(96, 32, advanced=("a", "b", "c")), 4.0)
+    ((_, prefill_per_s),) = speeds.prefill_tokens_per_s
+    assert prefill_per_s == pytest.approx(100, rel=0.02)
+    assert speeds.step_time is not None
+    assert speeds.step_time.of(64, 0) == pytest.approx(0.1 + 64 * 0.002, rel=0.05)
 
-    assert speeds.prefill_tokens_per_s == ((128, 32.0),)
-    assert speeds.decode_tokens_per_s == 32.0
+
+def test_many_rows_at_once_are_reckoned_from_few_that_a_worker_got() -> None:
+    speeds = Speeds()
+    for n in range(100):  # one or two rows with much context, as a small KV cache holds
+        num_rows = 1 + n % 2
+        context = num_rows * (4_000 + 1_000 * (n % 17))
+        output = StepOutput(num_decode_tokens=num_rows, kv_used_tokens=context)
+        speeds.record(output, 0.06 + 0.0001 * num_rows + context / 2e6)
+
+    found = speeds.step_time
+
+    assert found is not None and speeds.decode_tokens_per_s is not None
+    assert speeds.decode_tokens_per_s < 25
+    assert found.of(64, 64 * 400) == pytest.approx(0.06 + 0.0064 + 0.0128, rel=0.2)
+
+
+def test_what_steps_do_not_tell_apart_is_thought_to_cost_little_more_for_more_rows() -> None:
+    speeds = Speeds()
+    for _ in range(100):
+        speeds.record(step(decode=1), 0.1)
+
+    assert speeds.step_time is not None
+    assert speeds.step_time.of(1, 0) == pytest.approx(0.1, rel=0.01)
+    assert speeds.step_time.of(32, 0) < 0.2
+
+
+def test_a_step_that_takes_long_for_once_hardly_counts() -> None:
+    speeds = Speeds()
+    for n in range(200):
+        speeds.record(step(decode=1 + n % 8), 30.0 if n == 50 else 0.1)
+
+    assert speeds.step_time is not None
+    assert speeds.step_time.of(8, 0) == pytest.approx(0.1, rel=0.05)
 
 
 def test_what_speeds_tell_adds_up_to_the_time_that_was_taken() -> None:

@@ -19,9 +19,10 @@ from typing import Any
 from gristmill.errors import UsageError
 from gristmill.outcome import Usage
 
-__all__ = ["NO_PRICES", "Price", "PriceTable", "read_prices"]
+__all__ = ["NO_PRICES", "PER_TOKENS", "Price", "PriceTable", "read_prices"]
 
-_PER = 1_000_000
+#: Prices are for so many.
+PER_TOKENS = 1_000_000
 _KINDS = ("prompt", "cached", "completion")
 _MAX_PRICE = Decimal(10**9)
 _ANY_MODEL = "*"
@@ -42,7 +43,7 @@ class Price:
             self.prompt * num_computed
             + self.cached * usage.cached_tokens
             + self.completion * usage.completion_tokens
-        ) / _PER
+        ) / PER_TOKENS
 
     def to_wire(self) -> dict[str, str]:
         """For a document that is JSON."""

@@ -17,10 +17,13 @@ from gristmill.errors import BatchInvalid, LineError
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import ShardRow
 from gristmill.outcome import Usage
-from gristmill.prices import Price, PriceTable
+from gristmill.prices import PER_TOKENS, Price, PriceTable
 
 #: So many rows must have their answer before their mean says how long answers are.
 MIN_ROWS = 20
+#: A Shard takes this part of a budget, yet is no smaller than this part of what it may be.
+_SHARDS_OF_BUDGET = 8
+_SMALLEST_SHARD = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,32 @@ class Budget:
 def budget_of(batch: Batch) -> Budget:
     max_cost = None if batch.max_cost is None else Decimal(batch.max_cost)
     return Budget(batch.max_total_tokens, max_cost, price_of(batch))
+
+
+def budget_options(
+    prices: PriceTable, batch: Batch, model_name: str, *, shard_max_tokens: int
+) -> dict[str, Any]:
+    """What is kept with a batch that is about to be read: its price, and how large its Shards are.
+
+    Raises BatchInvalid like `price_options`.
+    """
+    options = price_options(prices, batch, model_name)
+    price = None if "price" not in options else Price.from_wire(options["price"])
+    num_tokens = _tokens_of(budget_of(batch), price)
+    if num_tokens is not None:
+        least = max(shard_max_tokens // _SMALLEST_SHARD, 1)
+        share = num_tokens // _SHARDS_OF_BUDGET
+        options["shard_max_tokens"] = min(max(share, least), shard_max_tokens)
+    return options
+
+
+def _tokens_of(budget: Budget, price: Price | None) -> int | None:
+    """As many as it is good for at least; None for as many as you like."""
+    limits = [] if budget.max_total_tokens is None else [budget.max_total_tokens]
+    dearest = max(price.prompt, price.completion) if price else Decimal(0)
+    if budget.max_cost is not None and dearest:
+        limits.append(int(budget.max_cost * PER_TOKENS / dearest))
+    return min(limits, default=None)
 
 
 def price_options(prices: PriceTable, batch: Batch, model_name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from gristmill.control import estimate
 from gristmill.control.base import Control
-from gristmill.control.budget import price_options
+from gristmill.control.budget import budget_options
 from gristmill.control.ending import remove_work_at
 from gristmill.control.ingest import ingest_slice
 from gristmill.control.observed import tell_refused
@@ -203,7 +203,12 @@ class ReadUploads:
             "max_line_bytes": self._control.settings.max_line_bytes,
             "max_model_len": model.max_model_len,
             "served_names": list(model.served_names),
-            **price_options(self._control.prices, batch, model.name),
+            **budget_options(
+                self._control.prices,
+                batch,
+                model.name,
+                shard_max_tokens=self._control.settings.shard_max_tokens,
+            ),
         }
         with self._control.ledger.write() as conn:
             batches.pin_model(conn, batch, model=model.pin, options=options)

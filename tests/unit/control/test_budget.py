@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from mill import Mill
 from pipeline import Bench
 
-from gristmill.control.budget import MIN_ROWS, Budget, cost_of, expected_usage, price_options
+from gristmill.control.budget import (
+    MIN_ROWS,
+    Budget,
+    budget_options,
+    cost_of,
+    expected_usage,
+    price_options,
+)
 from gristmill.errors import BatchInvalid
 from gristmill.ledger import shards
 from gristmill.outcome import Usage
@@ -57,3 +65,24 @@ def test_a_batch_keeps_the_price_that_it_began_with(bench: Bench) -> None:
         price_options(NO_PRICES, batch, "fake")
     assert invalid.value.errors[0].code == "price_unknown"
     assert cost_of(batch) == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "size"),
+    [
+        ({}, None),
+        ({"max_total_tokens": 10**9}, 60_000),
+        ({"max_total_tokens": 80_000}, 10_000),
+        ({"max_total_tokens": 500}, 1875),
+        ({"max_cost": "0.32"}, 10_000),  # of answers, which cost most
+        ({"max_cost": "0.32", "max_total_tokens": 40_000}, 5000),
+    ],
+)
+def test_a_small_budget_makes_small_shards_so_that_little_more_is_used(
+    bench: Bench, asked: dict[str, Any], size: int | None
+) -> None:
+    batch = Mill(bench).submit("acme", "one", num_jobs=1, **asked)
+
+    options = budget_options(PriceTable({"fake": PRICE}), batch, "fake", shard_max_tokens=60_000)
+
+    assert options.get("shard_max_tokens") == size

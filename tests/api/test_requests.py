@@ -81,10 +81,45 @@ def test_bodies_and_headers_have_a_limit(house: House) -> None:
         large = http.post("/v1/batches", content=b" " * 300_000)
         chunked = http.post("/v1/batches", content=(b" " * 1000 for _ in range(300)))
         long = http.get("/v1/files", headers={"x-long": "x" * 200_000})
+        long_url = http.get("/v1/files", params={"x": "x" * 9000})
 
+    assert (long_url.status_code, document(long_url)["error"]["code"]) == (414, "url_too_long")
     for answer in (large, chunked):
         assert (answer.status_code, document(answer)["error"]["code"]) == (413, "request_too_large")
     assert 400 <= long.status_code < 500
+
+
+def test_a_slash_too_many_leads_to_the_same_host_whatever_the_caller_calls_it(
+    house: House,
+) -> None:
+    with house.http() as http:
+        answer = http.get("/v1/files/?limit=1", headers={"host": "elsewhere.example"})
+        followed = http.get("/v1/files/?limit=1", follow_redirects=True)
+        nowhere = http.get(f"{house.service.url}//elsewhere.example/")
+
+    assert (answer.status_code, answer.headers["location"]) == (307, "/v1/files?limit=1")
+    assert document(followed)["object"] == "list" and nowhere.status_code == 404
+
+
+def test_a_request_that_only_batches_answer_is_told_so(house: House) -> None:
+    with pytest.raises(openai.NotFoundError) as refusal:
+        house.client().chat.completions.create(model="M", messages=[])
+
+    assert refusal.value.code == "only_in_batches"
+    assert "client.batches.create" in refusal.value.message
+
+
+def test_a_wrong_parameter_is_named_even_where_it_may_stand_several_times(house: House) -> None:
+    with house.http() as http:
+        answers = {
+            name: http.get(path, params={name: "x"})
+            for path, name in (("/v1/usage", "group_by"), ("/v1/batches", "status"))
+        }
+
+    for name, answer in answers.items():
+        error = document(answer)["error"]
+        assert (answer.status_code, error["param"]) == (400, name)
+        assert error["message"].startswith(f"{name} is 'x'")
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

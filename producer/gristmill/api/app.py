@@ -43,8 +43,10 @@ _FAILURES = {
     401: "No live API key",
     403: "The key lacks a scope",
     404: "There is no such thing of yours",
+    408: "The body stopped coming",
     409: "It is not in the state for this",
     413: "The body is too large",
+    414: "The URL is too long",
     415: "The body is compressed",
     416: "The range lies behind the end",
     429: "More than the quotas of the tenant allow",
@@ -63,6 +65,7 @@ def create_app(api: Api) -> FastAPI:
         telemetry=_telemetry(api),
         docs_url=None,  # its page would load code from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # to a URL of the caller's wording; failures.py has its own
         responses={
             status: {"model": ErrorObject, "description": text}
             for status, text in _FAILURES.items()

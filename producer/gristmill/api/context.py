@@ -15,6 +15,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from gristmill.api.access import Access, Caller, Scope
 from gristmill.api.failures import ApiError, too_many
 from gristmill.api.key_text import parse_key_text
+from gristmill.api.upload_slots import UploadSlots
 from gristmill.control.outlook import Outlook
 from gristmill.control.webhook_vault import Vault
 from gristmill.ledger.ledger import Ledger
@@ -49,6 +50,7 @@ class Api:
     telemetry: Telemetry = NO_TELEMETRY
     outlook: Outlook = field(init=False)
     quick_look: QuickLook | None = field(init=False)
+    uploads: UploadSlots = field(default_factory=UploadSlots)
     webhook_tests: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(_MAX_WEBHOOK_TESTS)
     )

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from gristmill.errors import GristmillError
 from gristmill.quotas import QuotaExceeded
+from gristmill.types import Endpoint
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,8 @@ def _answer_invalid(_: Request, error: Exception) -> Response:
     """A parameter of the URL or a header that is not as it should be."""
     assert isinstance(error, RequestValidationError)
     first: Mapping[str, Any] = error.errors()[0]
-    param = str(first["loc"][-1])
+    # Where it stands, its name, and perhaps which of several values.
+    param = str(first["loc"][1])
     message = f"{param} is {str(first.get('input'))[:80]!a}: {first['msg']}."
     return error_response(refused(message, param=param))
 
@@ -142,19 +144,33 @@ def _answer_http(request: Request, error: Exception) -> Response:
     codes = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
     code = codes.get(error.status_code, "invalid_request")
     message = error.detail
-    if error.status_code == 404:
+    path: str = request.scope["path"]
+    if error.status_code == 404 and path.endswith("/") and _methods_of(path[:-1], request):
+        return _without_slash(request)
+    if error.status_code == 404 and path in set(Endpoint):
+        code = "only_in_batches"
+        message = (
+            f"{path} is answered in batches only. Upload a .jsonl file whose lines have this "
+            "`url`, and create a batch of it: client.files.create, client.batches.create."
+        )
+    elif error.status_code == 404:
         message = "There is no such URL here. The paths are those of the OpenAI API, below /v1."
     headers = {name.lower(): value for name, value in (error.headers or {}).items()}
     if error.status_code == 405:
         # Starlette names those of the first route with this path only.
-        headers["allow"] = ", ".join(_methods_of(request))
+        headers["allow"] = ", ".join(_methods_of(path, request))
         message = f"{request.method} is nothing that can be done here, only {headers['allow']}."
     return error_response(ApiError(error.status_code, message, code=code, headers=headers))
 
 
-def _methods_of(request: Request) -> list[str]:
+def _without_slash(request: Request) -> Response:
+    """Relative: what a caller calls this host, and with or without TLS, is not known here."""
+    raw, query = request.scope["raw_path"].decode("latin-1"), request.url.query
+    return Response(status_code=307, headers={"location": raw[:-1] + (query and f"?{query}")})
+
+
+def _methods_of(path: str, request: Request) -> list[str]:
     """What can be done with this path."""
-    path: str = request.scope["path"]
     document: dict[str, Any] = request.app.openapi()
     found: set[str] = set()
     for template, operations in document["paths"].items():

@@ -30,11 +30,10 @@ from gristmill.stores.keys import file_key
 log = logging.getLogger(__name__)
 router = APIRouter(prefix="/v1/files", tags=["Files"])
 
-#: Uploads that run at once; each holds a thread for as long as its client takes.
-_MAX_UPLOADS = 32
 #: A body is so much longer than its file, at the most.
 _FORM_BYTES = 1 << 20
-_uploads = anyio.CapacityLimiter(_MAX_UPLOADS)
+#: Whoever sends nothing for so long has gone away, and holds up others.
+_IDLE_S = 60.0
 
 _FORM = {
     "requestBody": {
@@ -78,10 +77,20 @@ async def create_file(
     body = request.stream()
 
     async def next_piece() -> bytes | None:
-        return await anext(body, None)
+        try:
+            with anyio.fail_after(_IDLE_S):
+                return await anext(body, None)
+        except TimeoutError as error:
+            message = f"Nothing of the body has come for {_IDLE_S:g} s. Send it again."
+            headers = {"connection": "close"}
+            raise ApiError(408, message, code="request_timeout", headers=headers) from error
 
     def pieces() -> Iterator[bytes]:
+        num_read = 0
         while (piece := from_thread.run(next_piece)) is not None:
+            num_read += len(piece)
+            if num_read > limit + _FORM_BYTES:
+                raise too_large(limit)
             yield piece
 
     upload = MultipartUpload(
@@ -91,7 +100,8 @@ async def create_file(
     take = partial(
         take_upload, api, caller.tenant_id, upload, least_bytes=least_bytes, key=idempotency_key
     )
-    return file_object(await to_thread.run_sync(take, limiter=_uploads))
+    async with api.uploads.slot(caller.tenant_id) as threads:
+        return file_object(await to_thread.run_sync(take, limiter=threads))
 
 
 @router.get("")

@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 
 HEADER = "x-request-id"
 _MAX_HEADER_BYTES = 32 * 1024
+_MAX_URL_BYTES = 8 * 1024
 
 
 class FrontDoor:
@@ -45,6 +46,9 @@ class FrontDoor:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > _MAX_HEADER_BYTES:
             message = f"The headers have more than {_MAX_HEADER_BYTES} bytes. Send shorter ones."
             app = error_response(ApiError(431, message, code="headers_too_large"))
+        elif len(scope.get("raw_path") or b"") + len(scope["query_string"]) > _MAX_URL_BYTES:
+            message = f"The URL has more than {_MAX_URL_BYTES} bytes. Send a shorter one."
+            app = error_response(ApiError(414, message, code="url_too_long"))
         elif _is_packed(scope):
             message = "Bodies are taken as they are. Send this one without a Content-Encoding."
             app = error_response(ApiError(415, message, code="unsupported_encoding"))

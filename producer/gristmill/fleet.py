@@ -83,6 +83,8 @@ class WorkerCard:
     second of prompts of that class; `decode_tokens_per_s` is what all its rows together decode. The
     time of a step is shared out by what its tokens take, so that P/prefill + D/decode is the time
     in which a Worker does the like of what it did. Of work that is not alike `step_time` tells.
+    `busy_tokens_per_s` is how many tokens of prompts and answers it is done with in a second of
+    work, those that the prefix cache had too; it stays as it was while there is nothing to do.
     """
 
     worker_id: str
@@ -102,6 +104,7 @@ class WorkerCard:
     prefill_tokens_per_s: tuple[tuple[int, float], ...] = ()
     decode_tokens_per_s: float | None = None
     step_time: StepTime | None = None
+    busy_tokens_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

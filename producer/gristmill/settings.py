@@ -65,6 +65,12 @@ class Settings(BaseSettings):
     refuse_after_s: float = Field(
         600.0, ge=0, description="Rows that no known machine can run are refused after so long."
     )
+    fleet_max_row_tokens: int = Field(
+        0, ge=0, description="Rows up to so many tokens wait for a machine, known or not (0: none)."
+    )
+    worker_tokens_per_s: float = Field(
+        1000.0, gt=0, description="Taken for a worker's tokens per second until one has worked."
+    )
 
     # The API
     max_file_bytes: int = Field(

@@ -10,6 +10,12 @@ from gristmill.step_fit import StepFit
 
 #: What was measured so many seconds of the same work ago counts half.
 _HALF_LIFE_S = 60.0
+#: The same of what fleets are sized by, which shall not follow each batch.
+_LONG_HALF_LIFE_S = 600.0
+
+#: How fast what is known of the prefix cache follows the prompts that come to their end, and the
+#: most that one of them says.
+_GAIN_RATE, _MAX_GAIN = 0.05, 100.0
 
 
 @dataclass(slots=True)
@@ -18,9 +24,10 @@ class _Speed:
 
     num_tokens: float = 0.0
     seconds: float = 0.0
+    half_life_s: float = _HALF_LIFE_S
 
     def add(self, num_tokens: float, seconds: float) -> None:
-        fade = 0.5 ** (seconds / _HALF_LIFE_S)
+        fade = 0.5 ** (seconds / self.half_life_s)
         self.num_tokens = self.num_tokens * fade + num_tokens
         self.seconds = self.seconds * fade + seconds
 
@@ -44,6 +51,15 @@ class StepSpeeds:
         self._prefill = {length: _Speed() for length in PREFILL_LENGTHS}
         #: Computed since a prefill last came to its end.
         self._open = _Speed()
+        self._busy = _Speed(half_life_s=_LONG_HALF_LIFE_S)
+        #: What the prefix cache makes of a token that is computed of prompts.
+        self._gain = 1.0
+
+    @property
+    def busy_tokens_per_s(self) -> float | None:
+        """Of prompts and answers that are done, computed or out of the prefix cache, over a longer
+        time; None before the first step."""
+        return self._busy.tokens_per_s
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -83,6 +99,7 @@ class StepSpeeds:
         if num_tokens and step_s > 0:
             seconds = num_steps * step_s
             self._all.add(num_steps * num_tokens, seconds)
+            self._busy.add(num_steps * (num_prefill * self._gain + num_decode), seconds)
             terms = {"num_rows": num_decode, "num_context": num_context, "num_prefill": num_prefill}
             self._fit.add(step_s, num_steps=num_steps, **terms)
             share = self._fit.prefill_share(**terms)
@@ -93,6 +110,9 @@ class StepSpeeds:
         all_tokens = sum(ended)
         if not all_tokens:
             return
+        if self._open.num_tokens > 0:
+            newest = min(max(all_tokens / self._open.num_tokens, 1.0), _MAX_GAIN)
+            self._gain += _GAIN_RATE * (newest - self._gain)
         # Blocks of the prefix cache are not computed: less than all tokens of the prompts, so each
         # gets its share of what was.
         for length in ended:

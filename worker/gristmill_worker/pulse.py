@@ -32,6 +32,7 @@ def fill(
             prefill_tokens_per_s=speeds.prefill_tokens_per_s,
             decode_tokens_per_s=speeds.decode_tokens_per_s,
             step_time=speeds.step_time,
+            busy_tokens_per_s=speeds.busy_tokens_per_s,
         ),
         num_shards=len(held),
         num_shards_ahead=intake.num_ahead,

@@ -33,6 +33,11 @@ class Speeds(StepSpeeds):
         return None if found is None else _four_digits(found)
 
     @property
+    def busy_tokens_per_s(self) -> float | None:
+        found = super().busy_tokens_per_s
+        return None if found is None else _four_digits(found)
+
+    @property
     def step_time(self) -> StepTime | None:
         found = super().step_time
         if found is None:

@@ -6,14 +6,15 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from sqlalchemy import Connection
 
 from gristmill.control.base import Control
+from gristmill.control.worker_speeds import WorkerSpeeds
 from gristmill.errors import GristmillError
-from gristmill.fleet import WorkerState
-from gristmill.ledger import backlog, models, paces, usage, workers
+from gristmill.fleet import KnownWorker, WorkerState
+from gristmill.ledger import backlog, models, usage, workers
 from gristmill.ledger.shards import ShardState
 from gristmill.ledger.status import OPEN
 from gristmill.metrics.of_control import LEDGER_METRICS
@@ -24,11 +25,8 @@ log = logging.getLogger(__name__)
 
 #: However often somebody looks, the Ledger is asked no more often than so.
 _FRESH_S = 5.0
-#: A worker whose pace nobody has measured yet.
-ASSUMED_TOKENS_PER_S = 1000.0
 _NAMES = tuple(metric.name for metric in LEDGER_METRICS)
 _TOLD_STATES = (WorkerState.LOADING, WorkerState.READY, WorkerState.DRAINING, WorkerState.LOST)
-_WORKING = (WorkerState.READY, WorkerState.DRAINING)
 
 
 class LedgerGauges:
@@ -66,15 +64,14 @@ class LedgerGauges:
         served = {model.name for model in models.list_served(conn, now=int(now))}
         self._put_batches(conn, now)
         self._put_costs(conn, now)
-        num_working = self._put_workers(conn, now, served)
-        tokens = self._put_backlog(conn, served)
-        speeds = {pace.model_name: pace.tokens_per_s for pace in paces.list_paces(conn, BULK_LANE)}
-        for (lane, model), num_tokens in tokens.items():
-            together = speeds.get(model) or ASSUMED_TOKENS_PER_S
-            of_one = together / max(num_working[model], 1)
-            put = self._metrics.put
-            put("gristmill_backlog_seconds", (lane, model), value=num_tokens / together)
-            put("gristmill_backlog_worker_seconds", (lane, model), value=num_tokens / of_one)
+        known = workers.list_workers(conn)
+        self._put_workers(known, now, served)
+        speeds = WorkerSpeeds(known, now, assumed=self._control.settings.worker_tokens_per_s)
+        for (lane, model), num_tokens in self._put_backlog(conn, served).items():
+            of_one_s = num_tokens / speeds.of_one(lane, model)
+            together_s = of_one_s / max(speeds.num_alive(lane, model), 1)
+            self._metrics.put("gristmill_backlog_seconds", (lane, model), value=together_s)
+            self._metrics.put("gristmill_backlog_worker_seconds", (lane, model), value=of_one_s)
 
     def _put_batches(self, conn: Connection, now: float) -> None:
         found = {one.status: one for one in backlog.list_open(conn)}
@@ -96,19 +93,15 @@ class LedgerGauges:
                 labels = (model, prices.currency)
                 self._metrics.put("gristmill_cost_per_million_tokens", labels, value=cost)
 
-    def _put_workers(self, conn: Connection, now: float, served: set[str]) -> Counter[str]:
-        """How many of each model take part in its pace."""
+    def _put_workers(self, known: Iterable[KnownWorker], now: float, served: set[str]) -> None:
+        """How many of each model there are, by what they do."""
         counts: Counter[tuple[str, WorkerState]] = Counter(
-            (known.card.model.name, known.state_at(now)) for known in workers.list_workers(conn)
+            (worker.card.model.name, worker.state_at(now)) for worker in known
         )
         for model in served | {model for model, _ in counts}:
             for state in _TOLD_STATES:
                 labels = (model, state.value)
                 self._metrics.put("gristmill_workers", labels, value=counts[model, state])
-        working: Counter[str] = Counter()
-        for (model, state), num in counts.items():
-            working[model] += num if state in _WORKING else 0
-        return working
 
     def _put_backlog(self, conn: Connection, served: set[str]) -> Counter[tuple[str, str]]:
         """Tokens that are left, by Lane and model. What was not sent may go to any Lane, and

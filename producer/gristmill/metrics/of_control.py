@@ -19,16 +19,16 @@ LEDGER_METRICS: tuple[Metric, ...] = (
         "gristmill_backlog_seconds",
         "lane",
         "model",
-        help="How long the workers that are alive need for the backlog together; where none is, "
-        "how long one would need.",
+        help="How long the workers that load or take work need for the backlog together, those of "
+        "its pool for the Lane of a pool; where none is, how long one would need.",
     ),
     gauge(
         "gristmill_backlog_worker_seconds",
         "lane",
         "model",
-        help="How long a single worker would need for the backlog, by the pace that was measured "
-        "last, or else by 1,000 tokens/s. Divided by the time it may take, it is the number of "
-        "workers to have: scale on this.",
+        help="How long a single worker would need for the backlog, by what workers of the last day "
+        "got done while they worked, or else by GRISTMILL_WORKER_TOKENS_PER_S. Divided by the time "
+        "it may take, it is the number of workers to have: scale on this.",
     ),
     gauge(
         "gristmill_backlog_rows",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from mill import Mill
 from pipeline import PIN, Bench
 
-from gristmill.control.gauges import ASSUMED_TOKENS_PER_S, LedgerGauges
+from gristmill.control.gauges import LedgerGauges
+from gristmill.control.worker_speeds import WorkerSpeeds
 from gristmill.errors import StoreError
-from gristmill.fleet import WorkerBeat, WorkerCard, WorkerState
+from gristmill.fleet import KnownWorker, WorkerBeat, WorkerCard, WorkerState, lane_of
 from gristmill.ledger import models, workers
 from gristmill.ledger.models import ServedModel
 from gristmill.metrics import Process
@@ -42,8 +44,10 @@ def look(bench: Bench, *, prices: PriceTable | None = None) -> dict[tuple[str, .
     }
 
 
-def announce(bench: Bench, worker_id: str, state: WorkerState) -> None:
-    beat = WorkerBeat(replace(CARD, worker_id=worker_id), 1, state, 0.0)
+def announce(
+    bench: Bench, worker_id: str, state: WorkerState, *, seq: int = 1, **more: Any
+) -> None:
+    beat = WorkerBeat(replace(CARD, worker_id=worker_id, **more), seq, state, 0.0)
     with bench.ledger.write() as conn:
         workers.put_beat(conn, beat, now=bench.control.now)
 
@@ -58,7 +62,7 @@ def test_the_backlog_is_told_in_tokens_shards_rows_and_seconds(mill: Mill) -> No
     assert before["backlog_tokens", "bulk", "fake"] == 16 * 500
     assert before["backlog_rows", "bulk", "fake"] == 16
     assert before["backlog_shards", "bulk", "fake", "waiting"] == 5
-    seconds = 16 * 500 / ASSUMED_TOKENS_PER_S
+    seconds = 16 * 500 / mill.bench.settings.worker_tokens_per_s
     assert before["backlog_seconds", "bulk", "fake"] == seconds
     assert before["backlog_worker_seconds", "bulk", "fake"] == seconds
     assert not any(value for name, value in after.items() if "backlog" in name[0])
@@ -75,18 +79,58 @@ def test_what_is_out_with_workers_is_part_of_the_backlog(mill: Mill) -> None:
     assert 0 < left < 40
 
 
-def test_the_pace_is_shared_by_the_workers_that_made_it(mill: Mill) -> None:
-    mill.submit("acme", "one", num_jobs=200)
-    mill.run(40)
-    for n in range(4):
-        announce(mill.bench, f"wrk-{n}", WorkerState.READY)
-    announce(mill.bench, "wrk-9", WorkerState.LOADING)
-    found = look(mill.bench)
+def test_what_one_worker_needs_stays_as_it_is_while_workers_come_and_go(mill: Mill) -> None:
+    mill.submit("acme", "one", num_jobs=16)
+    bench, ids = mill.bench, [f"wrk-{n}" for n in range(8)]
 
-    together = found["backlog_seconds", "bulk", "fake"]
-    assert together == pytest.approx(found["backlog_tokens", "bulk", "fake"] / 1000, rel=0.06)
-    assert found["backlog_worker_seconds", "bulk", "fake"] == pytest.approx(4 * together)
-    assert found["workers", "fake", "ready"] == 4 and found["workers", "fake", "loading"] == 1
+    def seconds() -> tuple[float, float]:
+        found = look(bench)
+        return tuple(
+            found[name, "bulk", "fake"] for name in ("backlog_worker_seconds", "backlog_seconds")
+        )
+
+    announce(bench, "wrk-0", WorkerState.LOADING)
+    before_any_worked = seconds()
+    for worker_id in ids:
+        announce(bench, worker_id, WorkerState.READY, busy_tokens_per_s=250.0)
+    eight = seconds()
+    announce(bench, "wrk-8", WorkerState.LOADING)
+    nine = seconds()
+    announce(bench, "wrk-8", WorkerState.READY, seq=2)
+    ready = seconds()
+    for n, worker_id in enumerate(ids[1:]):
+        state = WorkerState.ENDED if n % 2 else WorkerState.DRAINING
+        announce(bench, worker_id, state, seq=2, busy_tokens_per_s=250.0)
+    two = seconds()
+    bench.clock.advance(3600)
+    none = seconds()
+
+    assert before_any_worked == (8, 8)
+    assert eight == (32, 4)
+    assert nine == ready == (32, pytest.approx(32 / 9))
+    assert two == (32, 16)
+    assert none == (32, 32)
+
+
+def test_the_lane_of_a_pool_is_told_by_its_own_workers(bench: Bench) -> None:
+    fast = replace(CARD, worker_id="wrk-1", device="cuda H100", busy_tokens_per_s=4000.0)
+    slow = replace(CARD, worker_id="wrk-2", busy_tokens_per_s=200.0)
+    beats = [WorkerBeat(card, 1, WorkerState.READY, 0.0) for card in (fast, fast, slow)]
+    beats[1] = replace(beats[1], card=replace(fast, worker_id="wrk-3"))
+    known = [KnownWorker(beat, 0.0, 1000.0) for beat in beats]
+
+    speeds = WorkerSpeeds(known, 1000.0, assumed=1.0)
+    later = WorkerSpeeds(known, 5000.0, assumed=1.0)
+
+    assert (speeds.of_one(lane_of(fast), "fake"), speeds.num_alive(lane_of(fast), "fake")) == (
+        4000,
+        2,
+    )
+    assert speeds.of_one("bulk", "fake") == pytest.approx(8200 / 3)
+    assert speeds.of_one("pool-of-old", "fake") == pytest.approx(8200 / 3)
+    assert speeds.of_one("bulk", "other") == 1
+    assert later.of_one(lane_of(slow), "fake") == 200
+    assert later.num_alive("bulk", "fake") == 0
 
 
 def test_workers_that_are_not_heard_of_are_lost_and_those_that_ended_are_none(bench: Bench) -> None:

@@ -84,6 +84,17 @@ def test_what_steps_do_not_tell_apart_is_thought_to_cost_little_more_for_more_ro
     assert speeds.step_time.of(32, 0) < 0.2
 
 
+def test_what_a_worker_gets_done_counts_what_the_prefix_cache_had_and_no_idle_time() -> None:
+    speeds = Speeds()
+    for n in range(400):  # of 1000 tokens of each prompt 100 are computed
+        speeds.begin(str(n), 1000)
+        speeds.record(step(100, 10, advanced=(str(n),)), 1.0)
+        speeds.record(StepOutput(), 5.0)
+
+    assert speeds.tokens_per_s == pytest.approx(110)
+    assert speeds.busy_tokens_per_s == pytest.approx(1010, rel=0.1)
+
+
 def test_a_step_that_takes_long_for_once_hardly_counts() -> None:
     speeds = Speeds()
     for n in range(200):

@@ -5,8 +5,8 @@
 #   shrink  it was far below the goal for ten minutes: half of them
 #   rest    nothing is left to do, sent or not, for some minutes: none
 #
-# BacklogSeconds is how long the workers alive need for what is left; where there are none, how long one
-# of the pace that was last measured needs. So the alarms of wake and grow never go off together.
+# BacklogSeconds is how long the workers that load or take work need for what is left; where there are
+# none, how long one needs that is as fast as those of the last day. So the alarms of wake and grow never go off together.
 
 locals {
   dimensions = { Model = var.model_name }

@@ -11,6 +11,7 @@ from pathlib import Path
 from gristmill.compute import WorkerConfig
 from gristmill.embedding import generates_nothing
 from gristmill.fleet import Feature, WorkerCard
+from gristmill.quick_imports import import_quickly
 from gristmill_worker.card import generator_features
 from gristmill_worker.engine.base import Engine
 
@@ -48,6 +49,7 @@ class Equipment:
 
 def load_engine(config: WorkerConfig) -> Equipment:
     """Raises ModelUnsupported, OutOfMemory and UsageError, as the loaders do."""
+    import_quickly("gristmill_worker.models.loader")
     import torch
 
     if config.num_threads is not None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import ModelUnsupported, RowRefused, UsageError
 from gristmill.models import Model
+from gristmill.quick_imports import import_quickly
 from gristmill.requests.chat_template import ChatOptions
 from gristmill.requests.grammars import GrammarCheck
 from gristmill.requests.rendering import ChatRenderer
@@ -56,6 +57,8 @@ class Tokeniser:
     def __init__(self, model: Model) -> None:
         try:
             import jinja2  # noqa: F401
+
+            import_quickly("transformers.models.auto.tokenization_auto")
             from transformers import AutoTokenizer
 
             from gristmill.requests.control_tokens import ControlTokens

@@ -69,12 +69,12 @@ def watch_worker() -> None:
 
 
 def _build(build: Any, *args: Any) -> Any:
-    import torch
+    from gristmill.quick_imports import import_quickly
 
+    import_quickly("torch")
     done("import of torch")
-    from gristmill_worker.models import loader
-
-    assert torch
+    import_quickly("gristmill_worker.models.loader")
+    loader = sys.modules["gristmill_worker.models.loader"]
     done("import of transformers")
     for name, step in (
         ("read_config", "configuration"),

@@ -16,13 +16,14 @@ from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control, read_batch
 from gristmill.control.ending import remove_work_at, write_end
 from gristmill.control.lines import derived_id
-from gristmill.control.merge import merge_slice
+from gristmill.control.merge import lines_of_shard, merge_slice
 from gristmill.control.observed import span_of, tell_end, timed
 from gristmill.control.read_ahead import read_ahead
+from gristmill.control.shard_lines import keep_lines
 from gristmill.errors import CorruptDocument, KeyNotFound
 from gristmill.ledger import batches, files, segments, shards
 from gristmill.ledger.batch import Batch
-from gristmill.ledger.due import list_mergeable
+from gristmill.ledger.due import list_mergeable, list_unwritten
 from gristmill.ledger.status import OPEN, FreezeReason
 from gristmill.stores.keys import file_key, frozen_key, merged_key, stop_key
 
@@ -66,8 +67,9 @@ def _finalize(control: Control, batch: Batch, should_pause: Callable[[], bool]) 
 def merge_ahead(control: Control) -> bool:
     """Merge a slice of a running batch whose results are all there, which no other can change.
 
-    So that little is left to do when the last row of a large batch is answered. False when there
-    is none.
+    So that little is left to do when the last row of a large batch is answered; where there is no
+    such slice, the lines of Shards are kept that are done before the last ones. False when there
+    is nothing to do.
     """
     with control.ledger.read() as conn:
         mergeable = list_mergeable(conn, limit=_MAX_CANDIDATES)
@@ -77,7 +79,23 @@ def merge_ahead(control: Control) -> bool:
         except CorruptDocument:
             continue  # finalize says so, when it can be avoided no longer
         return True
-    return False
+    return _write_lines_ahead(control)
+
+
+def _write_lines_ahead(control: Control) -> bool:
+    with control.ledger.read() as conn:
+        unwritten = list_unwritten(conn, limit=_MAX_CANDIDATES)
+    num_written = 0
+    for shard in unwritten:
+        batch = read_batch(control, shard.tenant_id, shard.batch_id)
+        try:
+            keep_lines(control.store, batch, shard.n, lines_of_shard(control, batch, shard))
+        except CorruptDocument:
+            continue
+        with control.ledger.write() as conn:
+            shards.record_lines(conn, batch.tenant_id, batch.id, shard.n)
+        num_written += 1
+    return num_written > 0
 
 
 def freeze(control: Control, batch: Batch, reason: FreezeReason) -> bool:

@@ -13,11 +13,12 @@ from gristmill.control.base import Control
 from gristmill.control.lines import LineWriter
 from gristmill.control.must_read import read_accepted, read_shard
 from gristmill.control.receipt import Origin
+from gristmill.control.shard_lines import RowLine, kept_lines
 from gristmill.ledger import segments, shards
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import Bitmap, ShardRow
 from gristmill.ledger.status import FreezeReason
-from gristmill.types import Bell, Row, RowError, RowResult
+from gristmill.types import RowError, RowResult
 
 _NEVER_RUN = {
     FreezeReason.EXPIRED: RowError(
@@ -48,17 +49,12 @@ def merge_slice(control: Control, batch: Batch, slice_n: int) -> MergedSlice:
     """Raises CorruptDocument when the Store has lost what it had."""
     with control.ledger.read() as conn:
         of_slice = shards.list_slice(conn, batch.tenant_id, batch.id, slice_n)
-        counting = {
-            shard.n: segments.list_with_results(
-                conn, batch.tenant_id, batch.id, batch.run_id, shard.n
-            )
-            for shard in of_slice
-        }
     output: dict[int, bytes] = {}
     error: dict[int, bytes] = {}
     for shard in of_slice:
-        for row, failed, line in _lines_of_shard(control, batch, shard, counting[shard.n]):
-            (error if failed else output)[row.idx] = line
+        kept = kept_lines(control.store, batch, shard)
+        for idx, failed, line in kept or lines_of_shard(control, batch, shard):
+            (error if failed else output)[idx] = line
     num_rows = sum(shard.num_rows for shard in of_slice)
     assert len(output) + len(error) == num_rows and not output.keys() & error.keys(), (
         f"batch {batch.id} slice {slice_n}: {num_rows} rows, {len(output)} + {len(error)} lines"
@@ -68,13 +64,11 @@ def merge_slice(control: Control, batch: Batch, slice_n: int) -> MergedSlice:
     )
 
 
-def _lines_of_shard(
-    control: Control, batch: Batch, shard: ShardRow, counting: list[Bell]
-) -> Iterator[tuple[Row, bool, bytes]]:
-    """(row, whether it failed, its line) for each row of a Shard."""
+def lines_of_shard(control: Control, batch: Batch, shard: ShardRow) -> Iterator[RowLine]:
+    """One for each row of a Shard, in no order. Raises CorruptDocument."""
     assert batch.endpoint is not None, "a batch with Shards has an endpoint"
     lines = LineWriter(batch.id, batch.endpoint, batch.model)
-    counted = list(_counted(control, shard, counting))
+    counted = list(_counted(control, batch, shard))
     answered = {result.job_idx for _, results in counted for result in results}
     # The rows that ingest refused never became Jobs: their results say all.
     all_failed = len(answered) == shard.num_jobs and all(
@@ -87,20 +81,25 @@ def _lines_of_shard(
         for result in results:
             for row in result.rows:
                 if result.error:
-                    yield row, True, lines.failure(row, result.error)
+                    yield RowLine(row.idx, True, lines.failure(row, result.error))
                 else:
                     job = jobs[result.job_idx]
-                    yield row, False, lines.answer(row, result, job, of_results)
+                    line = lines.answer(row, result, job, of_results)
+                    yield RowLine(row.idx, False, line)
     for job_idx, job in enumerate(jobs):
         if job_idx not in answered:
             for row in job.rows:
-                yield row, True, lines.failure(row, _never_run(batch))
+                yield RowLine(row.idx, True, lines.failure(row, _never_run(batch)))
 
 
 def _counted(
-    control: Control, shard: ShardRow, counting: list[Bell]
+    control: Control, batch: Batch, shard: ShardRow
 ) -> Iterator[tuple[Origin, list[RowResult]]]:
     """The results that count, one of each Job, with where they came from: Segment by Segment."""
+    with control.ledger.read() as conn:
+        counting = segments.list_with_results(
+            conn, batch.tenant_id, batch.id, batch.run_id, shard.n
+        )
     accepted = Bitmap.empty(shard.num_jobs)
     for bell in counting:
         segment = read_accepted(control.store, bell)

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, and_, exists, or_, select
 
 from gristmill.ledger.batch import Batch, batch_from_row
 from gristmill.ledger.schema import batches, shards
-from gristmill.ledger.shards import ShardState
+from gristmill.ledger.shards import ShardRow, ShardState, shard_from_row
 from gristmill.ledger.status import OPEN, BatchStatus
 
 
@@ -38,6 +38,29 @@ def list_due(conn: Connection, *, now: int, after_id: str = "", limit: int = 100
         .limit(limit)
     )
     return [batch_from_row(row) for row in conn.execute(query).mappings()]
+
+
+def list_unwritten(conn: Connection, *, limit: int) -> list[ShardRow]:
+    """Shards that are done and neither merged nor kept as lines, of running batches of all tenants
+    of which no Shard waits to be sent."""
+    waiting = shards.alias()
+    query = (
+        select(shards)
+        .join(batches, shards.c.batch_id == batches.c.id)
+        .where(
+            batches.c.status == BatchStatus.IN_PROGRESS,
+            batches.c.freeze_reason.is_(None),
+            shards.c.slice >= batches.c.merged_slices,
+            shards.c.state == ShardState.DONE,
+            shards.c.has_lines.is_(False),
+            ~exists().where(
+                waiting.c.batch_id == batches.c.id, waiting.c.state == ShardState.WAITING
+            ),
+        )
+        .order_by(shards.c.batch_id, shards.c.n)
+        .limit(limit)
+    )
+    return [shard_from_row(row) for row in conn.execute(query).mappings()]
 
 
 def list_mergeable(conn: Connection, *, limit: int) -> list[Batch]:

@@ -19,7 +19,7 @@ from gristmill.ledger import (
 from gristmill.ledger.schema import metadata
 
 #: The newest script in migrations/versions; what an SQLite file or `gristmill_schema` tells.
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16
 
 
 def make_tables(connection: Connection, found: int | None, *, name: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     Index,
     Integer,
@@ -148,6 +149,8 @@ shards = Table(
     # When the sweep looks whether the Shard is silent, and how often it has rung in vain.
     _time("ring_at"),
     _count("num_rings"),
+    # Its lines of the result files lie in the Store, to be merged with those of its slice.
+    Column("has_lines", Boolean, nullable=False, default=False),
     Index("shards_by_slice", "batch_id", "slice", "n"),
     Index("shards_by_state", "state", "batch_id", "n"),
     Index("shards_by_class", "batch_id", "state", "size_class", "n"),

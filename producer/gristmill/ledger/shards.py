@@ -66,6 +66,7 @@ class ShardRow:
     sent_at: int | None
     ring_at: int | None
     num_rings: int
+    has_lines: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +246,12 @@ def record_accepted(
         values["state"] = ShardState.DONE
     statement = update(shards).where(*_of(shard.tenant_id, shard.batch_id), shards.c.n == shard.n)
     conn.execute(statement.values(ring_at=ring_at, num_rings=0, **values))
+
+
+def record_lines(conn: Connection, tenant_id: str, batch_id: str, n: int) -> None:
+    """The lines of a Shard that is done lie in the Store."""
+    statement = update(shards).where(*_of(tenant_id, batch_id), shards.c.n == n)
+    conn.execute(statement.values(has_lines=True))
 
 
 def _of(tenant_id: str, batch_id: str) -> tuple[ColumnElement[bool], ...]:

@@ -7,6 +7,7 @@ t/{tenant}/b/{batch}/{run}/ingested.json                         that all of its
 t/{tenant}/b/{batch}/{run}/shards/{n}                            Jobs, written once by ingest
 t/{tenant}/b/{batch}/{run}/segments/{n}/{attempt}/{seq}          results, appended by workers
 t/{tenant}/b/{batch}/{run}/frozen.json                           the Segments that count
+t/{tenant}/b/{batch}/{run}/lines/{n}                             those of a Shard, to be merged
 t/{tenant}/b/{batch}/{run}/merged/{slice}/{output|error}         pieces of the result files
 t/{tenant}/files/{file}                                          uploaded and result files
 """
@@ -63,6 +64,10 @@ def parse_segment_key(key: str) -> Bell:
 
 def frozen_key(tenant_id: str, batch_id: str, run_id: str) -> str:
     return f"{batch_prefix(tenant_id, batch_id)}{run_id}/frozen.json"
+
+
+def lines_key(tenant_id: str, batch_id: str, run_id: str, n: int) -> str:
+    return f"{batch_prefix(tenant_id, batch_id)}{run_id}/lines/{n:08d}"
 
 
 def merged_key(tenant_id: str, batch_id: str, run_id: str, slice_n: int, which: str) -> str:

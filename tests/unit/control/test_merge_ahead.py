@@ -9,11 +9,12 @@ from mixed_batch import WINDOWS, answer, answer_all
 from pipeline import Bench, fast_folder
 from submitted_batch import read_all, submit_batch
 
-from gristmill.control import finalize
+from gristmill.control import finalize, merge
+from gristmill.control.dispatch import dispatch
 from gristmill.control.sweep import sweep
 from gristmill.errors import CorruptDocument
 from gristmill.ledger.status import BatchStatus
-from gristmill.stores.keys import merged_key, segment_key, shard_key
+from gristmill.stores.keys import lines_key, merged_key, segment_key, shard_key
 from gristmill.stores.segments import list_segments
 
 
@@ -60,6 +61,63 @@ def test_a_complete_slice_is_merged_while_the_batch_runs(bench: Bench) -> None:
             mine, theirs = bench.lines(which) or [], other.lines(which) or []
             assert [line["custom_id"] for line in mine] == [line["custom_id"] for line in theirs]
         other.ledger.close()
+
+
+def answer_most(bench: Bench) -> None:
+    answer(bench, 3, 0, 1, 2)
+    answer(bench, 0, 0, 1, 2)
+
+
+def test_near_the_end_the_lines_of_shards_that_are_done_are_only_copied(bench: Bench) -> None:
+    start(bench)
+    dispatch(bench.control)
+    answer_most(bench)
+    sweep(bench.control)
+
+    with patch.object(merge, "read_shard", wraps=merge.read_shard) as read_shard:
+        answer(bench, 1, 0)
+        sweep(bench.control)
+
+    assert bench.batch.status is BatchStatus.COMPLETED
+    assert [call.args[2] for call in read_shard.call_args_list] == [1]
+    with fast_folder() as folder:
+        other = Bench(folder)
+        start(other)
+        answer_most(other)
+        answer(other, 1, 0)
+        sweep(other.control)
+        for which in ("output", "error"):
+            assert bench.lines(which) == other.lines(which)
+        other.ledger.close()
+
+
+def test_while_shards_wait_to_be_sent_no_lines_are_kept(bench: Bench) -> None:
+    start(bench)
+    answer(bench, 3, 0, 1, 2)
+
+    sweep(bench.control)
+
+    assert [key for key in bench.store.list("t/") if "/lines/" in key] == []
+
+
+@pytest.mark.parametrize("damage", ["lost", "cut", "no JSON"])
+def test_kept_lines_that_cannot_be_read_are_made_again(bench: Bench, damage: str) -> None:
+    start(bench)
+    dispatch(bench.control)
+    answer_most(bench)
+    sweep(bench.control)
+    key = lines_key("acme", bench.batch.id, bench.batch.run_id, 3)
+    kept = bench.store.get(key)
+    if damage == "lost":
+        bench.store.delete(key)
+    else:
+        bench.store.put(key, kept[:-1] if damage == "cut" else b"#" + kept)
+
+    answer(bench, 1, 0)
+    sweep(bench.control)
+
+    assert bench.batch.status is BatchStatus.COMPLETED
+    assert len(bench.lines("output") or []) == 8
 
 
 def test_what_is_merged_ahead_is_kept_when_the_batch_is_rebuilt(bench: Bench) -> None:

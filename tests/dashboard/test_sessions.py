@@ -173,6 +173,17 @@ def test_logging_out_takes_the_cookie_back(house: House, age_s: int) -> None:
     assert somebody.get("/batches").status_code == 303
 
 
+def test_a_copy_of_a_cookie_is_of_no_use_once_somebody_logged_out(house: House) -> None:
+    somebody, thief, colleague = visitor(house), Visitor(house), visitor(house)
+    thief.http.cookies.update(somebody.http.cookies)
+    assert thief.get("/batches").status_code == 200
+
+    somebody.post("/logout", follow=False)
+
+    assert thief.get("/batches").status_code == 303
+    assert colleague.get("/batches").status_code == 200
+
+
 def test_every_page_and_form_asks_for_a_session_and_nearly_every_one_for_a_scope(
     house: House,
 ) -> None:

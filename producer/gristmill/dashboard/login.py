@@ -12,6 +12,7 @@ from gristmill.api.failures import ApiError
 from gristmill.dashboard.forms import check_origin, field_of, read_form
 from gristmill.dashboard.render import base_of
 from gristmill.dashboard.visit import Desk, Visit, hand_out, take_back
+from gristmill.ledger.sessions import end_session
 
 #: Pages of the dashboard, and nothing else that a browser could be sent to.
 _NEXT = re.compile(r"/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*(\?[A-Za-z0-9_=&-]*)?")
@@ -52,6 +53,9 @@ async def log_in(request: Request) -> Response:
 
 
 def log_out(visit: Visit) -> Response:
+    session = visit.session
+    with visit.api.ledger.write() as conn:
+        end_session(conn, session.nonce, forget_at=session.longest_until, now=visit.api.now)
     response = visit.go("/login")
     take_back(visit.request, response)
     return response

@@ -1,7 +1,8 @@
 """What a browser holds instead of an API key: a signed note of which key was shown, and when.
 
 The note names a key and lets nobody use it elsewhere: the API takes keys only. Each request looks
-the key up, so that a session ends with it.
+the key up, so that a session ends with it, and whether the session was logged out of: a copy of the
+note is of no use then.
 """
 
 from __future__ import annotations
@@ -34,7 +35,12 @@ class Session:
 
     @property
     def ends_at(self) -> int:
-        return min(self.renewed_at + IDLE_S, self.began_at + LONGEST_S)
+        return min(self.renewed_at + IDLE_S, self.longest_until)
+
+    @property
+    def longest_until(self) -> int:
+        """No note of this session, however often renewed, is good for longer."""
+        return self.began_at + LONGEST_S
 
 
 class Sessions:

@@ -20,6 +20,7 @@ from gristmill.api.context import Api, admit, check_scope
 from gristmill.dashboard.forms import Form, check_origin, field_of, read_form, stale_form
 from gristmill.dashboard.render import Renderer, base_of
 from gristmill.dashboard.session import IDLE_S, Session, Sessions
+from gristmill.ledger.sessions import has_ended
 
 COOKIE = "gristmill_session"
 #: The field of every form that says which session its page was for.
@@ -29,7 +30,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class LoggedOut(Exception):
-    """There is no session, or its key has ended."""
+    """There is no session, or it was logged out of, or its key has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ async def _visit(request: Request) -> Visit:
     session = desk.sessions.read(request.cookies.get(COOKIE, ""), now=desk.api.now)
     if session is None:
         raise LoggedOut
-    caller = await run_in_threadpool(desk.api.access.find_by_id, session.key_id)
+    caller = await run_in_threadpool(_caller_of, desk.api, session)
     if caller is None:
         raise LoggedOut
     visit = Visit(request, desk, caller, session)
@@ -142,6 +143,13 @@ async def _visit(request: Request) -> Visit:
     request.state.visit = visit
     await admit(request, desk.api, caller)
     return visit
+
+
+def _caller_of(api: Api, session: Session) -> Caller | None:
+    with api.ledger.read() as conn:
+        if has_ended(conn, session.nonce):
+            return None
+    return api.access.find_by_id(session.key_id)
 
 
 def _renewed(visit: Visit, response: Response) -> Response:

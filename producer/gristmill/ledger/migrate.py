@@ -13,13 +13,14 @@ from gristmill.ledger import (
     schema_dispatch,  # noqa: F401
     schema_fleet,  # noqa: F401
     schema_idempotency,  # noqa: F401
+    schema_sessions,  # noqa: F401
     schema_tickets,  # noqa: F401
     schema_webhooks,  # noqa: F401
 )
 from gristmill.ledger.schema import metadata
 
 #: The newest script in migrations/versions; what an SQLite file or `gristmill_schema` tells.
-SCHEMA_VERSION = 16
+SCHEMA_VERSION = 17
 
 
 def make_tables(connection: Connection, found: int | None, *, name: str) -> None:

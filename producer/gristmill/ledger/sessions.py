@@ -1,0 +1,22 @@
+"""Sessions of the dashboard that somebody logged out of."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from gristmill.ledger.schema_sessions import ended_sessions
+
+
+def end_session(conn: Connection, nonce: str, *, forget_at: int, now: int) -> None:
+    """From now on the session is over, whoever holds a copy of its cookie."""
+    conn.execute(delete(ended_sessions).where(ended_sessions.c.forget_at < now))
+    with suppress(IntegrityError), conn.begin_nested():  # it was ended a moment ago
+        conn.execute(insert(ended_sessions).values(nonce=nonce, forget_at=forget_at))
+
+
+def has_ended(conn: Connection, nonce: str) -> bool:
+    found = select(ended_sessions.c.nonce).where(ended_sessions.c.nonce == nonce)
+    return conn.execute(found).first() is not None

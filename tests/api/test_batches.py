@@ -9,6 +9,8 @@ import pytest
 from house import House, custom_ids, make_lines
 from local_run import make_line
 
+from gristmill.stores.keys import stop_key
+
 EXPIRED = "This request could not be executed before the completion window expired."
 
 
@@ -108,11 +110,13 @@ def test_cancelled_midway_keeps_what_is_finished(house: House) -> None:
     batch = house.wait(batch, lambda b: b.request_counts and b.request_counts.completed >= 2)
 
     cancelled = client.batches.cancel(batch.id)
+    told_workers = house.data.store.get(stop_key("acme", batch.id))
     again = client.batches.cancel(batch.id)
     batch = house.wait(cancelled)
     house.engine.resume()
 
     assert cancelled.status == "cancelling" and cancelled.cancelling_at
+    assert told_workers == b"cancelled"
     assert again.status in ("cancelling", "cancelled")
     assert batch.status == "cancelled" and batch.cancelled_at
     assert batch.request_counts is not None

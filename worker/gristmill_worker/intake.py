@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 #: While there is work, a Lane that was empty is asked again after so long.
 _POLL_INTERVAL_S = 0.5
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.5, 5.0
+#: How long rows of a batch that has ended run on at most, however long Leases last.
+_MAX_STOP_S = 15.0
 
 
 class Intake:
@@ -317,7 +319,7 @@ class Intake:
         """With each renewal of Leases: whether a batch whose rows run here has ended."""
         if self._monotonic() < self._look_at:
             return
-        self._look_at = self._monotonic() + self._queue.lease_s / 4
+        self._look_at = self._monotonic() + min(self._queue.lease_s / 4, _MAX_STOP_S)
         under_way = {of_shard[:2] for of_shard in self.under_way.copy()}
         self.stopped &= under_way
         for tenant_id, batch_id in under_way - self.stopped:

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -53,9 +54,11 @@ from gristmill.api.resent import (
 )
 from gristmill.api.uploads import MAX_EXPIRY_S, MIN_EXPIRY_S
 from gristmill.control.submit import InputFileMissing, InputFileUnusable, submit
+from gristmill.errors import StoreError
 from gristmill.ledger import batches, submissions
 from gristmill.ledger.batch import Batch, Submission
-from gristmill.ledger.status import OPEN, BatchStatus
+from gristmill.ledger.status import OPEN, BatchStatus, FreezeReason
+from gristmill.stores.keys import stop_key
 from gristmill.types import Endpoint
 
 log = logging.getLogger(__name__)
@@ -249,6 +252,8 @@ def cancel_batch(batch_id: str, api: UseApi, caller: BatchesWriter) -> BatchObje
         )
     batch = find_batch(api, caller.tenant_id, batch_id)
     if was_open:
+        with suppress(StoreError):  # the control side writes it too; now its rows stop sooner
+            api.store.put(stop_key(batch.tenant_id, batch.id), FreezeReason.CANCELLED.encode())
         log.info(
             "batch cancelled tenant=%s batch=%s key=%s", batch.tenant_id, batch.id, caller.key_id
         )

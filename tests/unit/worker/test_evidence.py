@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from fake_engine import FakeEngine, fake_tokens
+from fake_engine import Clock, FakeEngine, fake_tokens
 from floor import LEASE_S, LONG, Floor
 from pipeline import make_job
 
 from gristmill.marks import CloseReason, Mark
 from gristmill.queues.base import BULK_LANE
+from gristmill.queues.memory import MemoryQueue
 from gristmill_worker.evidence import (
     MOST_DEATHS,
     Trace,
@@ -248,8 +249,10 @@ def test_an_attempt_with_nothing_to_say_still_shows_itself_every_half_lease() ->
     assert len(written) >= 4 and max(gaps) <= LEASE_S / 2
 
 
-def test_rows_of_a_batch_that_has_ended_stop_within_one_renewal_b41() -> None:
-    floor = Floor()
+@pytest.mark.parametrize("lease_s", [LEASE_S, 20 * LEASE_S])
+def test_rows_of_a_batch_that_has_ended_stop_within_one_renewal_b41(lease_s: float) -> None:
+    clock = Clock()
+    floor = Floor(MemoryQueue(lease_s, clock), clock)
     quick = make_job(0, max_tokens=1)
     floor.send(0, [quick, *LONG[:2]])
     worker: Worker = floor.worker(step_s=5.0, flush_interval_s=999.0)

@@ -1,16 +1,19 @@
 """One pass over an input file: windows of Jobs and Refusals, in memory that the file cannot grow.
 
     this thread       lines → requests → bodies → rendered texts     (a Draft)
-    second thread     texts → token ids → Jobs                       (a Window, window.py)
+    other threads     texts → token ids
+    this thread       token ids → Jobs                               (a Window, window.py)
 
-While one window is encoded the next is read.
+While one window is encoded the one before it is finished, and the next is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import chain
 from typing import BinaryIO
 
 from gristmill.errors import RowRefused
@@ -22,12 +25,16 @@ from gristmill.requests.envelope import Request
 from gristmill.requests.input_file import Cursor, InputFile, Stretch
 from gristmill.requests.score_body import read_score_body
 from gristmill.requests.scores import score_texts
-from gristmill.requests.tokenise import Reading, Text, Tokeniser
+from gristmill.requests.tokenise import Reading, Text, Tokeniser, in_groups
 from gristmill.requests.window import Candidate, Draft, Refusal, RowSeeds, Window, finish, refusal
 from gristmill.settings import Settings
 from gristmill.types import Endpoint, Row
 
 __all__ = ["Cursor", "Refusal", "Window", "prepare"]
+
+#: Each keeps all cores busy. While one waits for the interpreter, to hand back what it has, the
+#: other has the cores.
+_NUM_ENCODERS = 2
 
 
 def prepare(
@@ -48,27 +55,37 @@ def prepare(
     nothing is tokenised any more once there is one.
     """
     tokeniser = tokeniser or Tokeniser(model)
-    seeds = RowSeeds(batch_seed)
-    under_way: Future[Window] | None = None
+    finished = partial(
+        finish,
+        model=model,
+        tokeniser=tokeniser,
+        seeds=RowSeeds(batch_seed),
+        merge=settings.merge_identical_rows,
+    )
+    under_way: tuple[Draft, Iterator[list[int]]] | None = None
     with (
-        ThreadPoolExecutor(1, "gristmill-encode") as encoder,
+        _encoders() as encoders,
         closing(InputFile(source, model=model, settings=settings, endpoint=endpoint)) as file,
     ):
         for stretch in file.stretches(start=start or Cursor()):
             draft = _draft(stretch, model=model, tokeniser=tokeniser)
-            following = encoder.submit(
-                finish,
-                draft,
-                model=model,
-                tokeniser=tokeniser,
-                seeds=seeds,
-                merge=settings.merge_identical_rows,
-            )
+            # All groups begin at once, whenever they are asked for.
+            encoded = encoders.map(tokeniser.encode, in_groups(draft.texts))
             if under_way is not None:
-                yield under_way.result()
-            under_way = following
+                yield finished(*under_way)
+            under_way = draft, chain.from_iterable(encoded)
         if under_way is not None:
-            yield under_way.result()
+            yield finished(*under_way)
+
+
+@contextmanager
+def _encoders() -> Iterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(_NUM_ENCODERS, "gristmill-encode")
+    try:
+        yield pool
+    finally:
+        # Whoever leaves earlier wants nothing more of what waits.
+        pool.shutdown(cancel_futures=True)
 
 
 def _draft(stretch: Stretch, *, model: Model, tokeniser: Tokeniser) -> Draft:

@@ -44,8 +44,8 @@ class ChatRenderer:
         self._tokenizer = tokenizer
         self._special_tokens: dict[str, str] = tokenizer.special_tokens_map
         self._compile = _compiler_of(tokenizer)
-        #: Compiled templates, by whether there are tools: a model may have one more for those.
-        self._compiled: dict[bool, Any] = {}
+        #: By whether there are tools: a model may have one more template for those.
+        self._compiled: dict[bool, _Compiled] = {}
 
     @cached_property
     def variables(self) -> frozenset[str]:
@@ -89,21 +89,37 @@ class ChatRenderer:
                 **options.template_kwargs,
             )
             return rendered
-        text: str = self._template(tools).render(
-            messages=conversation,
-            tools=tools,
-            documents=None,
-            add_generation_prompt=options.add_generation_prompt,
-            **{**self._special_tokens, **options.template_kwargs},
-        )
-        return text
+        variables = {
+            **self._special_tokens,
+            **options.template_kwargs,
+            "messages": conversation,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": options.add_generation_prompt,
+        }
+        return self._template(tools).render(variables)
 
-    def _template(self, tools: list[Mapping[str, Any]] | None) -> Any:
+    def _template(self, tools: list[Mapping[str, Any]] | None) -> _Compiled:
         has_tools = tools is not None
         if has_tools not in self._compiled:
             template = self._tokenizer.get_chat_template(tools=tools)
-            self._compiled[has_tools] = self._compile(template)
+            self._compiled[has_tools] = _Compiled(self._compile(template))
         return self._compiled[has_tools]
+
+
+class _Compiled:
+    """A template of Jinja whose globals are looked up once: doing so takes as long as the rest."""
+
+    def __init__(self, template: Any) -> None:
+        self._template = template
+        self._globals = dict(template.globals)
+
+    def render(self, variables: Mapping[str, Any]) -> str:
+        template = self._template
+        # Shared means that the variables are not joined to the globals: they are already.
+        context = template.new_context({**self._globals, **variables}, shared=True)
+        text: str = template.environment.concat(template.root_render_func(context))
+        return text
 
 
 def _is_given_as_it_is(message: Message) -> bool:

@@ -156,9 +156,7 @@ class StructuredFields(BaseModel):
     def grammar(self) -> Wish | None:
         """Raises RowRefused where several fields say it."""
         wishes = [
-            Wish(name, grammar)
-            for name in StructuredFields.model_fields
-            if (grammar := getattr(self, name)) is not None
+            Wish(name, grammar) for name in _WISHES if (grammar := getattr(self, name)) is not None
         ]
         if len(wishes) > 1:
             raise RowRefused(
@@ -168,3 +166,6 @@ class StructuredFields(BaseModel):
                 code="invalid_value",
             )
         return wishes[0] if wishes else None
+
+
+_WISHES = tuple(StructuredFields.model_fields)

@@ -9,7 +9,7 @@ with one, unless its options say otherwise.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gristmill.requests.messages import Message
 
 #: Characters handed to the Rust side at once: enough for all cores, and its results, about a
-#: hundred bytes for each token, stay small.
-_MAX_CHARS_AT_ONCE = 1 << 20
+#: hundred bytes for each token, stay near the processor.
+_MAX_CHARS_AT_ONCE = 1 << 18
 _NEW_TURN = ChatOptions()
 
 
@@ -199,13 +199,16 @@ class Tokeniser:
         return self._tokenizer.decode(ids)
 
     def encode(self, texts: Sequence[Text]) -> list[list[int]]:
-        """Token ids of each text, computed on all cores without holding the interpreter."""
+        """Token ids of each text, computed on all cores without holding the interpreter.
+
+        Takes memory for all texts at once; many are handed over as `in_groups` has them.
+        """
         ids: list[list[int]] = [[] for _ in texts]
         for reading in Reading:
             chosen = [idx for idx, text in enumerate(texts) if text.reading is reading]
-            for group in _groups(chosen, texts):
-                encoded = self._encode([texts[idx].text for idx in group], reading)
-                for idx, text_ids in zip(group, encoded, strict=True):
+            if chosen:
+                encoded = self._encode([texts[idx].text for idx in chosen], reading)
+                for idx, text_ids in zip(chosen, encoded, strict=True):
                     ids[idx] = text_ids
         return ids
 
@@ -234,13 +237,13 @@ def _is_of_tools(message: Message) -> bool:
     return message["role"] == "tool" or "tool_calls" in message
 
 
-def _groups(chosen: Iterable[int], texts: Sequence[Text]) -> Iterable[list[int]]:
-    """`chosen` in runs of about a million characters."""
-    group: list[int] = []
+def in_groups(texts: Iterable[Text]) -> Iterator[list[Text]]:
+    """`texts` in their order, as many together as are best encoded at once."""
+    group: list[Text] = []
     num_chars = 0
-    for idx in chosen:
-        group.append(idx)
-        num_chars += len(texts[idx].text)
+    for text in texts:
+        group.append(text)
+        num_chars += len(text.text)
         if num_chars >= _MAX_CHARS_AT_ONCE:
             yield group
             group, num_chars = [], 0

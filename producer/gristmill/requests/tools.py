@@ -42,6 +42,9 @@ class ToolChoice:
     once: bool = False
 
 
+_NO_TOOLS = ToolChoice(Mode.NONE)
+
+
 def read_tools(value: object) -> tuple[dict[str, Any], ...]:
     """Definitions of functions as templates know them: {"type": "function", "function": {…}}."""
     if value is None:
@@ -188,9 +191,11 @@ class ToolFields(BaseModel):
     @property
     def choice(self) -> ToolChoice:
         """`tool_choice` with its default. Raises RowRefused when it names what is not there."""
+        if not self.tools and self.tool_choice is None:
+            return _NO_TOOLS
         choice = self.tool_choice or ToolChoice()
         if not self.tools and choice.mode is not Mode.REQUIRED and choice.names is None:
-            return ToolChoice(Mode.NONE)
+            return _NO_TOOLS
         known = [tool["function"]["name"] for tool in self.tools]
         missing = [name for name in choice.names or () if name not in known]
         if missing or not known:

@@ -1,8 +1,9 @@
-"""From a draft, whose texts are rendered, to a Window: encode, check lengths, merge, order."""
+"""From a draft and the token ids of its texts to a Window: check lengths, merge, order."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from gristmill.errors import RowRefused
@@ -65,6 +66,12 @@ class Draft:
     candidates: list[Candidate] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
 
+    @property
+    def texts(self) -> Iterator[Text]:
+        """What is to be encoded."""
+        for candidate in self.candidates:
+            yield from (prompt for prompt in candidate.prompts if isinstance(prompt, Text))
+
 
 class RowSeeds:
     """The seed of a row that brings none: 64 bits that depend on the batch and its custom_id."""
@@ -80,14 +87,20 @@ class RowSeeds:
 
 
 def finish(
-    draft: Draft, *, model: Model, tokeniser: Tokeniser, seeds: RowSeeds, merge: bool = True
+    draft: Draft,
+    encoded: Iterable[list[int]],
+    *,
+    model: Model,
+    tokeniser: Tokeniser,
+    seeds: RowSeeds,
+    merge: bool = True,
 ) -> Window:
-    """Encodes a draft; rows whose prompt is empty or does not fit are refused.
+    """`encoded` has the token ids of each text of the draft. Rows whose prompt is empty or does
+    not fit are refused.
 
     With `merge`, rows that must get the same answer share a Job.
     """
-    prompts = [prompt for c in draft.candidates for prompt in c.prompts]
-    encoded = iter(tokeniser.encode([one for one in prompts if isinstance(one, Text)]))
+    encoded = iter(encoded)
     #: By the Job that a row asks for, without the row.
     rows_of: dict[Job, list[Row]] = {}
     refused = list(draft.refused)

@@ -46,17 +46,27 @@ def parse_moment(text: str, *, now: float) -> float:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Two significant parts at most: `85 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`; `-` for None."""
+    """For people, in two parts at most: `4.2 ms`, `850 ms`, `3.2 s`, `45 s`, `3 min 12 s`,
+    `2 h 5 min`, `3 d 4 h`; `-` for None."""
     if seconds is None:
         return "-"
     if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
+        places = 1 if 0 < seconds < 0.00995 else 0
+        return f"{max(seconds, 0) * 1000:.{places}f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
     whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
     if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+        return _two_parts(whole // 60, "min", whole % 60, "s")
+    if whole < 86_400:
+        return _two_parts(whole // 3600, "h", whole % 3600 // 60, "min")
+    return _two_parts(whole // 86_400, "d", whole % 86_400 // 3600, "h")
+
+
+def _two_parts(large: int, unit: str, small: int, small_unit: str) -> str:
+    return f"{large} {unit} {small} {small_unit}" if small else f"{large} {unit}"
 
 
 def counted(count: int, noun: str) -> str:

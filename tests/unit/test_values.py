@@ -32,16 +32,12 @@ def test_anything_else_is_refused_with_an_example(text):
     ("seconds", "text"),
     [
         (None, "-"),
-        (0.0854, "85 ms"),
-        (4.24, "4.2 s"),
-        (59.94, "59.9 s"),
-        (59.97, "1 min 0 s"),
-        (95, "1 min 35 s"),
-        (3599.7, "1 h 0 min"),
-        (7500, "2 h 5 min"),
+        *[(0, "0 ms"), (0.0042, "4.2 ms"), (0.00999, "10 ms"), (0.0854, "85 ms"), (0.9997, "1 s")],
+        *[(4.24, "4.2 s"), (9.96, "10 s"), (45.9, "46 s"), (59.97, "1 min"), (95, "1 min 35 s")],
+        *[(3599.7, "1 h"), (7500, "2 h 5 min"), (86_400, "1 d"), (273_600, "3 d 4 h")],
     ],
 )
-def test_durations_are_written(seconds, text):
+def test_durations_have_two_units_at_most(seconds, text):
     assert format_duration(seconds) == text
 
 

@@ -1,4 +1,4 @@
-"""Numbers, times and durations as people read them. Pure functions."""
+"""Numbers and times as people read them; durations are in `gristmill.values`. Pure functions."""
 
 from __future__ import annotations
 
@@ -36,23 +36,6 @@ def percent(part: float, whole: float) -> str:
     return f"{min(int(share), 99) if part < whole else 100} %"
 
 
-def duration(seconds: float) -> str:
-    """As 850 ms, 3.2 s, 45 s, 3 min 12 s, 2 h 5 min, 3 d 4 h."""
-    if seconds < 0.9995:
-        places = 1 if 0 < seconds < 0.01 else 0
-        return f"{max(seconds, 0) * 1000:.{places}f} ms"
-    if seconds < 10:
-        return f"{seconds:.1f}".removesuffix(".0") + " s"
-    whole = int(seconds)
-    if whole < _MINUTE:
-        return f"{whole} s"
-    if whole < _HOUR:
-        return _two(whole // _MINUTE, "min", whole % _MINUTE, "s")
-    if whole < _DAY:
-        return _two(whole // _HOUR, "h", whole % _HOUR // _MINUTE, "min")
-    return _two(whole // _DAY, "d", whole % _DAY // _HOUR, "h")
-
-
 def distance(then: float, now: float) -> str:
     """As `just now`, `5 min ago`, `in 2 h`."""
     seconds = int(abs(now - then))
@@ -81,10 +64,6 @@ def when(then: float | None, *, now: float) -> Markup:
 
 def money(amount: float, currency: str) -> str:
     return f"{amount:,.2f} {currency}" if amount >= 1 else f"{amount:.4f} {currency}"
-
-
-def _two(large: int, unit: str, small: int, small_unit: str) -> str:
-    return f"{large} {unit} {small} {small_unit}" if small else f"{large} {unit}"
 
 
 def _three_digits(number: float) -> str:

@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from gristmill.api.access import Scope
 from gristmill.dashboard import chart, formats
 from gristmill.dashboard.static import StaticFiles
+from gristmill.values import format_duration
 
 #: What a page says after a form was sent, by the word in its URL.
 DONE = {
@@ -64,8 +65,9 @@ class Renderer:
             "percent": formats.percent,
             "money": formats.money,
         }
-        for filter_ in (formats.count, formats.short, formats.duration, formats.absolute):
+        for filter_ in (formats.count, formats.short, formats.absolute):
             self._environment.filters[filter_.__name__] = filter_
+        self._environment.filters["duration"] = format_duration
 
     def response(
         self, request: Request, template: str, *, now: float, status: int = 200, **values: Any

@@ -66,7 +66,7 @@ def test_the_report_has_rows_tokens_and_each_problem():
         "rows       5,000: 3,800 would run, 1,200 would be refused",
         "merged     1 row would share the work of an identical one",
         "tokens     90,000 prompt (the longest 300), at most 60,000 to generate",
-        "time       at most about 20 min 0 s, at the 50.0 generated tokens/s of the last run "
+        "time       at most about 20 min, at the 50.0 generated tokens/s of the last run "
         "of this model on this machine",
         "refused    1,200 rows: invalid_value temperature, first in line 7: "
         "`temperature` must be at most 2.",
@@ -102,7 +102,7 @@ def test_the_speed_of_an_earlier_run_gives_the_estimate(gristmill, checked, tmp_
     log = ThroughputLog(tmp_path / "cache")
     log.record("m", generated_tokens=5000, tokens_per_s=1000.0)
 
-    assert "at most about 1 min 0 s" in gristmill(*RUN).stdout
+    assert "at most about 1 min," in gristmill(*RUN).stdout
     assert json.loads(gristmill(*RUN, "--json").stdout)["estimated_s"] == 60.0
 
 
@@ -110,7 +110,7 @@ def test_a_real_run_leaves_its_speed_for_the_next_dry_run(gristmill, pipeline, c
     pipeline.ends_with(generated_tokens=5000, tokens_per_s=100.0)
     gristmill(*RUN[:-1])
 
-    assert "10 min 0 s" in gristmill(*RUN).stdout
+    assert "10 min," in gristmill(*RUN).stdout
 
 
 def test_an_invalid_file_ends_in_3_with_its_lines(gristmill, checked):

@@ -70,7 +70,7 @@ def test_counts_of_parts_add_up_and_are_told_in_one_line():
     pace.see(found)
 
     assert (found.total, found.done, found.output_tokens, found.input_tokens) == (40, 20, 19, 190)
-    assert describe(found, pace) == ("in_progress: 20/40 rows, 1 failed, 1.4 tokens/s, 13.3 s left")
+    assert describe(found, pace) == ("in_progress: 20/40 rows, 1 failed, 1.4 tokens/s, 13 s left")
 
 
 def test_waiting_asks_less_and_less_often_and_not_for_parts_that_have_ended(stage):

@@ -1,4 +1,4 @@
-"""Numbers, times and durations read as people write them."""
+"""Numbers and times read as people write them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,6 @@ def test_large_numbers_have_three_digits(number: float, text: str) -> None:
 )
 def test_a_share_is_whole_only_when_nothing_is_left(part: int, whole: int, text: str) -> None:
     assert formats.percent(part, whole) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        *[(0, "0 ms"), (0.0042, "4.2 ms"), (0.0851, "85 ms"), (0.9997, "1 s"), (3.21, "3.2 s")],
-        *[(45.9, "45 s"), (60, "1 min"), (192, "3 min 12 s"), (7_500, "2 h 5 min")],
-        *[(86_400, "1 d"), (273_600, "3 d 4 h")],
-    ],
-)
-def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
-    assert formats.duration(seconds) == text
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,29 @@ def test_only_what_starts_api_and_control_reads_secrets() -> None:
     assert text.count("secrets.json") == 1
 
 
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_each_may_list_where_it_reads_and_nowhere_else(
+    component: str, policies: dict[str, list[Statement]]
+) -> None:
+    read = [batch_key(T, B), stop_key(T, B), SHARD, SEGMENT, "probe-1"]
+    read += [] if component == "worker" else [file_key(T, "file-1")]
+
+    for key in read:
+        assert allows(policies[component], "s3:GetObject", f"{STORE}/{key}")
+        assert allows(policies[component], "s3:ListBucket", BUCKET, s3__prefix=f"mill/{key}")
+    for prefix in ("", "mill/", "other/t/"):
+        assert not allows(policies[component], "s3:ListBucket", BUCKET, s3__prefix=prefix)
+
+
+def test_control_looks_for_unfinished_uploads_in_its_own_part_of_the_bucket(
+    policies: dict[str, list[Statement]],
+) -> None:
+    action, control = "s3:ListBucketMultipartUploads", policies["control"]
+
+    assert allows(control, action, BUCKET, s3__prefix="mill/")
+    assert not allows(control, action, BUCKET, s3__prefix="")
+
+
 def test_the_api_reaches_no_queue_and_control_every_lane(
     policies: dict[str, list[Statement]],
 ) -> None:

@@ -3,6 +3,9 @@
 # The policies are JSON, so that a test reads them without Terraform (tests/infra). A worker
 # may touch its Lanes, read what lies under batches and write Segments: it reaches no uploaded file,
 # no database, no secret and no task of the control side.
+#
+# S3 says that an object is not there only to somebody who may list its key (s3:prefix is then the
+# key itself), and that reading is forbidden to all others. So each may list where it reads.
 
 locals {
   store = "${var.bucket_arn}/${var.bucket_prefix}"

@@ -207,6 +207,15 @@ def check_6_validation(stage: Stage) -> None:
         (4, "url_mismatch"),
     ], found
     assert all(error.message for error in ended.errors.data)
+    # Before there is a batch, when that is asked.
+    for lines, status in (([line("a")], "processed"), ([line("a"), "{"], "error")):
+        asked = {"validate_for": COMPLETIONS}
+        file = upload(client, lines, extra_body=asked)
+        assert file.status in ("uploaded", status)
+        checked = client.files.wait_for_processing(file.id, poll_interval=0.1)
+        assert checked.status == status
+    assert (checked.status_details or "").startswith("Line 2: ")
+    assert checked in list(client.files.list(limit=2))
 
 
 def check_7_ends(stage: Stage) -> None:

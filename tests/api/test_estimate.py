@@ -9,9 +9,13 @@ from decimal import Decimal
 from typing import Any
 from unittest.mock import patch
 
+import openai
 import pytest
 from house import House, document, make_lines
+from local_run import make_line
+from openai.types import FileObject
 
+from gristmill.client import BadRequestError, Client
 from gristmill.control import estimate as control_estimate
 from gristmill.ledger import estimates
 from gristmill.ledger.estimates import EstimateStatus
@@ -231,3 +235,89 @@ def test_a_batch_does_not_wait_for_an_estimate(house: House) -> None:
 
     assert found["request_counts"] == {"total": 40, "refused": 0}
     assert windows_read == ["window", "batch", *["window"] * 9]
+
+
+def test_an_upload_is_checked_when_that_is_asked_and_says_what_is_wrong(house: House) -> None:
+    client = house.client("checks")
+
+    def upload(lines: list[str], **more: Any) -> FileObject:
+        asked = {"validate_for": "/v1/completions", **more}
+        file = house.upload(lines, tenant_id="checks", extra_body=asked)
+        return client.files.wait_for_processing(file.id, poll_interval=0.02)
+
+    good = upload([*make_lines(2), make_line("refused", best_of=3)])
+    bad = upload([*make_lines(1), *["{"] * 7])
+    plain = house.upload(make_lines(1), tenant_id="checks")
+    estimate_id = f"est_{bad.id.removeprefix('file-')}"
+    with house.http("checks") as http:
+        estimate = document(http.get(f"/v1/estimate/{estimate_id}"))
+    listed = list(client.files.list(order="asc"))
+    house.clock.ahead_s += 8 * 86400
+    try:
+        later = client.files.retrieve(bad.id)
+    finally:
+        house.clock.ahead_s -= 8 * 86400
+
+    assert (good.status, good.status_details) == ("processed", None)
+    assert bad.status == "error" and bad.status_details is not None
+    assert bad.status_details.startswith("Line 2: The line is not valid JSON")
+    assert "Line 6: " in bad.status_details and "Line 7: " not in bad.status_details
+    assert bad.status_details.endswith(f"All are in /v1/estimate/{estimate_id}.")
+    assert len(estimate["problems"]) == 7 and estimate["would_run"] is False
+    assert plain.status == "processed" and later.status == "processed"
+    assert listed == [good, bad, plain]
+
+
+def test_an_upload_that_cannot_be_checked_is_refused_and_leaves_nothing(house: House) -> None:
+    def refusal(endpoint: str) -> openai.APIStatusError:
+        with pytest.raises(openai.APIStatusError) as refusal:
+            house.upload(
+                make_lines(1), tenant_id="unchecked", extra_body={"validate_for": endpoint}
+            )
+        return refusal.value
+
+    unknown = refusal("/v1/audio")
+    with patch("gristmill.api.file_checks._MAX_OPEN", 0):
+        too_many = refusal("/v1/completions")
+
+    assert (unknown.status_code, unknown.param) == (400, "validate_for")
+    assert too_many.status_code == 429 and float(too_many.response.headers["retry-after"]) > 0
+    assert list(house.client("unchecked").files.list()) == []
+    assert list(house.data.store.list("t/unchecked/")) == []
+
+
+def test_an_upload_that_waits_for_its_check_says_where_to_look(house: House) -> None:
+    with patch("gristmill.control.read_uploads.estimate.estimate_slice", return_value=False):
+        file = house.upload(
+            make_lines(1), tenant_id="waits", extra_body={"validate_for": "/v1/completions"}
+        )
+        found = house.client("waits").files.retrieve(file.id)
+
+    assert found.status == "uploaded" and "/v1/estimate/est_" in (found.status_details or "")
+
+
+def test_the_same_upload_is_checked_once(house: House) -> None:
+    def upload(**asked: str) -> FileObject:
+        return house.upload(
+            make_lines(1),
+            tenant_id="checks-once",
+            extra_body=asked,
+            extra_headers={"idempotency-key": "k"},
+        )
+
+    first, again = (upload(validate_for="/v1/completions") for _ in range(2))
+
+    assert first.id == again.id
+    with pytest.raises(openai.BadRequestError):
+        upload()
+
+
+def test_our_own_client_sends_extra_fields_with_an_upload(house: House) -> None:
+    asked = {"validate_for": "/v1/audio"}
+    with (
+        Client(base_url=f"{house.service.url}/v1", api_key=house.key("checks")) as client,
+        pytest.raises(BadRequestError) as refusal,
+    ):
+        client.files.create(file=b"{}\n", purpose="batch", extra_body=asked)
+
+    assert refusal.value.param == "validate_for"

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, StrictStr
 
 from gristmill.api.bodies import ServedEndpoint, documented, json_body
 from gristmill.api.context import BatchesReader, BatchesWriter, UseApi
-from gristmill.api.failures import refused, too_many
+from gristmill.api.failures import refused
+from gristmill.api.file_checks import check_room_for_estimate
 from gristmill.api.files import find_file
 from gristmill.api.lookup import find
 from gristmill.api.resent import IdempotencyKey, first_made, key_reused, named
@@ -22,10 +23,6 @@ from gristmill.types import Endpoint
 
 log = logging.getLogger(__name__)
 router = APIRouter(prefix="/v1/estimate", tags=["Estimates"])
-
-#: Of one tenant, since each takes CPU time.
-_MAX_OPEN = 10
-_RETRY_S = 15.0
 
 
 class EstimateRequest(BaseModel):
@@ -136,12 +133,7 @@ def create_estimate(
                 raise key_reused(first_id, why="which is not there any more")
             return estimate_object(first)
         quotas.get(conn, caller.tenant_id, for_update=True)  # one after the other
-        if estimates.count_open(conn, caller.tenant_id) >= _MAX_OPEN:
-            raise too_many(
-                f"{_MAX_OPEN} estimates are being made for this tenant. Wait for one of them.",
-                kind="estimates",
-                wait_s=_RETRY_S,
-            )
+        check_room_for_estimate(conn, caller.tenant_id)
         estimates.add(conn, estimate)
     log.info("estimate created tenant=%s estimate=%s", caller.tenant_id, estimate.id)
     api.on_submitted()
@@ -163,9 +155,8 @@ def retrieve_estimate(estimate_id: str, api: UseApi, caller: BatchesReader) -> E
 
 def estimate_object(estimate: Estimate) -> EstimateObject:
     forecast = estimate.forecast or {}
-    would_run = None
-    if estimate.status is EstimateStatus.COMPLETED:
-        would_run = all(problem.fails == "row" for problem in estimate.problems)
+    is_read = estimate.status is EstimateStatus.COMPLETED
+    would_run = estimate.would_run if is_read else None
     return EstimateObject(
         id=estimate.id,
         status=estimate.status,

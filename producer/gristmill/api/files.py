@@ -16,9 +16,10 @@ from starlette.responses import Response
 from gristmill.api.content import content_response, read_range
 from gristmill.api.context import Api, FilesReader, FilesWriter, UseApi
 from gristmill.api.failures import ApiError, not_found, refused
+from gristmill.api.file_checks import show, show_all
 from gristmill.api.lookup import find, list_page
 from gristmill.api.multipart import MultipartUpload, too_large
-from gristmill.api.objects import FileDeleted, FileObject, ListObject, file_object
+from gristmill.api.objects import FileDeleted, FileObject, ListObject
 from gristmill.api.resent import IdempotencyKey, check_key
 from gristmill.api.uploads import MAX_EXPIRY_S, MIN_EXPIRY_S, take_upload
 from gristmill.errors import KeyNotFound
@@ -26,6 +27,7 @@ from gristmill.ledger import files
 from gristmill.ledger.files import File
 from gristmill.ledger.paging import Page
 from gristmill.stores.keys import file_key
+from gristmill.types import Endpoint
 
 log = logging.getLogger(__name__)
 router = APIRouter(prefix="/v1/files", tags=["Files"])
@@ -52,6 +54,7 @@ _FORM = {
                             "minimum": MIN_EXPIRY_S,
                             "maximum": MAX_EXPIRY_S,
                         },
+                        "validate_for": {"type": "string", "enum": [*Endpoint]},
                     },
                 }
             }
@@ -66,6 +69,8 @@ async def create_file(
 ) -> FileObject:
     """Upload a file of requests. It is checked line by line when a batch is made of it.
 
+    With `validate_for`, the endpoint of that batch, it is checked at once: `status` is `uploaded`
+    until that is done, and then `processed`, or `error` with the reasons in `status_details`.
     The same upload with the same `Idempotency-Key` gives the same file, for 24 hours.
     """
     check_key(idempotency_key)
@@ -101,7 +106,7 @@ async def create_file(
         take_upload, api, caller.tenant_id, upload, least_bytes=least_bytes, key=idempotency_key
     )
     async with api.uploads.slot(caller.tenant_id) as threads:
-        return file_object(await to_thread.run_sync(take, limiter=threads))
+        return await to_thread.run_sync(lambda: show(api, take()), limiter=threads)
 
 
 @router.get("")
@@ -113,8 +118,10 @@ def list_files(
     order: Literal["asc", "desc"] = "desc",
     purpose: Annotated[str | None, Query(pattern=r"^[a-z_-]{1,64}$")] = None,
 ) -> ListObject[FileObject]:
+    shown: dict[str, FileObject] = {}
+
     def read(conn: Connection) -> Page[File] | None:
-        return files.list_page(
+        page = files.list_page(
             conn,
             caller.tenant_id,
             now=api.now,
@@ -123,13 +130,15 @@ def list_files(
             purpose=purpose,
             newest_first=order == "desc",
         )
+        shown.update(show_all(conn, page.items if page else [], now=api.now))
+        return page
 
-    return list_page(api, "file", after, read, file_object)
+    return list_page(api, "file", after, read, lambda file: shown[file.id])
 
 
 @router.get("/{file_id}")
 def retrieve_file(file_id: str, api: UseApi, caller: FilesReader) -> FileObject:
-    return file_object(find_file(api, caller.tenant_id, file_id))
+    return show(api, find_file(api, caller.tenant_id, file_id))
 
 
 @router.get(

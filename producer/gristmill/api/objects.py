@@ -10,6 +10,7 @@ from gristmill.api.timings import TimingsObject, timings_object
 from gristmill.control.budget import cost_of
 from gristmill.control.outlook import Outlook, Phase, Progress
 from gristmill.ledger.batch import Batch
+from gristmill.ledger.estimates import Estimate
 from gristmill.ledger.files import File
 from gristmill.ledger.models import ServedModel
 from gristmill.ledger.status import BatchStatus
@@ -17,6 +18,8 @@ from gristmill.prices import PriceTable
 from gristmill.types import Usage
 
 Item = TypeVar("Item", bound=BaseModel)
+
+_MAX_FAILURES_TOLD = 5
 
 
 class ListObject(BaseModel, Generic[Item]):
@@ -35,7 +38,8 @@ class FileObject(BaseModel):
     expires_at: int | None
     filename: str
     purpose: str
-    status: Literal["processed"] = "processed"
+    #: Other than `processed` only where `validate_for` has asked for a check.
+    status: Literal["uploaded", "processed", "error"] = "processed"
     status_details: str | None = None
 
 
@@ -170,7 +174,14 @@ def list_object(items: list[Item], ids: list[str], *, has_more: bool) -> ListObj
     )
 
 
-def file_object(file: File) -> FileObject:
+def file_object(file: File, check: Estimate | None = None) -> FileObject:
+    """`check` is what a batch of it would meet, where that was asked for."""
+    status: Literal["uploaded", "processed", "error"] = "processed"
+    details = None
+    if check is not None and check.would_run is None:
+        status, details = "uploaded", f"It is being checked: see /v1/estimate/{check.id}."
+    elif check is not None and not check.would_run:
+        status, details = "error", _failures_of(check)
     return FileObject(
         id=file.id,
         bytes=file.num_bytes,
@@ -178,7 +189,20 @@ def file_object(file: File) -> FileObject:
         expires_at=file.expires_at,
         filename=file.filename,
         purpose=file.purpose,
+        status=status,
+        status_details=details,
     )
+
+
+def _failures_of(check: Estimate) -> str:
+    """Why a batch of the file would fail: the first lines in full."""
+    fatal = [problem for problem in check.problems if problem.fails == "batch"]
+    told = " ".join(
+        problem.message if problem.line is None else f"Line {problem.line}: {problem.message}"
+        for problem in fatal[:_MAX_FAILURES_TOLD]
+    )
+    rest = "" if len(fatal) <= _MAX_FAILURES_TOLD else f" All are in /v1/estimate/{check.id}."
+    return told + rest
 
 
 def batch_object(batch: Batch, outlook: Outlook) -> BatchObject:

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 
 from gristmill.api.context import Api
 from gristmill.api.failures import refused
+from gristmill.api.file_checks import check_of, check_room_for_estimate
 from gristmill.api.multipart import MultipartUpload
 from gristmill.api.resent import key_reused, name_of
 from gristmill.control.room import check_room_for_bytes
 from gristmill.errors import StoreError
-from gristmill.ledger import files, idempotency
+from gristmill.ledger import estimates, files, idempotency
 from gristmill.ledger.files import File
 from gristmill.ledger.idempotency import Made
 from gristmill.ledger.ids import new_id
 from gristmill.stores.keys import file_key
+from gristmill.types import Endpoint
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +36,12 @@ class _Form:
     purpose: str
     filename: str
     expiry_s: int
+    #: A batch for this endpoint is what it is to be checked for at once.
+    validate_for: Endpoint | None
 
     def request_digest(self, sha256: str) -> str:
         """Of the whole request, so that another one with its Idempotency-Key is seen."""
-        document = [sha256, self.purpose, self.filename, self.expiry_s]
+        document = [sha256, self.purpose, self.filename, self.expiry_s, self.validate_for]
         return hashlib.sha256(json.dumps(document).encode()).hexdigest()
 
 
@@ -61,7 +65,7 @@ def take_upload(
 def _store(
     api: Api, tenant_id: str, upload: MultipartUpload, *, least_bytes: int, key: str | None
 ) -> File:
-    file_id, made = new_id("file-", api.clock()), list[tuple[File, str]]()
+    file_id, made = new_id("file-", api.clock()), list[tuple[File, _Form]]()
 
     with api.ledger.read() as conn:
         room = check_room_for_bytes(conn, api.settings, tenant_id, least_bytes)
@@ -89,22 +93,29 @@ def _store(
             sha256=digest.hexdigest(),
         )
         with api.ledger.write() as conn:
+            if form.validate_for is not None:
+                check_room_for_estimate(conn, tenant_id)
             # Held: two uploads at once are counted one after the other.
             check_room_for_bytes(conn, api.settings, tenant_id, num_read, for_update=True)
             # Before its bytes are there, so that the sweep finds them should this process die.
             files.begin_upload(conn, file)
-        made.append((file, form.request_digest(digest.hexdigest())))
+        made.append((file, form))
 
     api.store.put_stream(file_key(tenant_id, file_id), checked_chunks())
-    ((file, request_digest),) = made
-    first = _complete(api, file, key, Made(request_digest, file_id))
+    ((file, form),) = made
+    request_digest = form.request_digest(file.sha256 or "")
+    first = _complete(api, file, key, Made(request_digest, file_id), form.validate_for)
     if first.object_id != file_id:
         return _file_of(api, tenant_id, first, request_digest)
     log.info("file uploaded tenant=%s file=%s bytes=%d", tenant_id, file_id, file.num_bytes)
+    if form.validate_for is not None:
+        api.on_submitted()
     return file
 
 
-def _complete(api: Api, file: File, key: str | None, made: Made) -> Made:
+def _complete(
+    api: Api, file: File, key: str | None, made: Made, validate_for: Endpoint | None
+) -> Made:
     """From now on the file is there, unless one with the same key was faster: then that counts."""
     with api.ledger.write() as conn:
         is_there = files.complete_upload(conn, file)
@@ -114,6 +125,8 @@ def _complete(api: Api, file: File, key: str | None, made: Made) -> Made:
             first = idempotency.keep(conn, file.tenant_id, name, made, now=api.now)
         if first.object_id != file.id:
             files.expire(conn, file.tenant_id, file.id, now=api.now)
+        elif is_there and validate_for is not None:
+            estimates.add(conn, check_of(file, validate_for))
     if is_there and first.object_id == file.id:
         return first
     # In this order an outage leaves nothing behind: the sweep goes on from here.
@@ -161,6 +174,13 @@ def _read_form(upload: MultipartUpload, *, default_s: int) -> _Form:
     if anchor != "created_at":
         raise refused("The anchor can only be 'created_at'.", param="expires_after[anchor]")
     text = fields.pop("expires_after[seconds]", str(default_s))
+    validate_for = fields.pop("validate_for", None)
+    if validate_for is not None and validate_for not in set(Endpoint):
+        raise refused(
+            f"validate_for is {validate_for[:80]!a}. Name the endpoint of the batch: "
+            f"{', '.join(Endpoint)}.",
+            param="validate_for",
+        )
     if fields:
         name = next(iter(fields))[:80]
         raise refused(f"{name!a}: this field is not known here. Leave it out.", param=name)
@@ -171,7 +191,8 @@ def _read_form(upload: MultipartUpload, *, default_s: int) -> _Form:
             f"{text[:80]!a}.",
             param="expires_after[seconds]",
         )
-    return _Form(purpose, _readable_name(upload.filename or ""), int(text))
+    endpoint = None if validate_for is None else Endpoint(validate_for)
+    return _Form(purpose, _readable_name(upload.filename or ""), int(text), endpoint)
 
 
 def _readable_name(filename: str) -> str:

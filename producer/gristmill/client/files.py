@@ -61,6 +61,7 @@ class FileCalls:
         fields = {"purpose": purpose}
         for name, value in (expires_after or {}).items():
             fields[f"expires_after[{name}]"] = str(value)
+        fields |= {name: str(value) for name, value in (call.get("extra_body") or {}).items()}
         filename, open_file, num_bytes = _opened(file)
         form = FileForm(filename, open_file, num_bytes, fields=fields, on_bytes=on_bytes)
         request = self.caller.request(

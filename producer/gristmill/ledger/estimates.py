@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -20,6 +20,7 @@ class EstimateStatus(StrEnum):
     FAILED = "failed"
 
 
+_IDS_AT_ONCE = 500
 _OPEN = (EstimateStatus.QUEUED, EstimateStatus.RUNNING)
 
 
@@ -58,6 +59,13 @@ class Estimate:
     completed_at: int | None = None
     expires_at: int | None = None
 
+    @property
+    def would_run(self) -> bool | None:
+        """Whether a batch of the file would; None until it is known."""
+        if self.status in _OPEN:
+            return None
+        return all(problem.fails == "row" for problem in self.problems)
+
 
 def add(conn: Connection, estimate: Estimate) -> None:
     conn.execute(insert(estimates).values(**_values(estimate)))
@@ -72,6 +80,21 @@ def get(conn: Connection, tenant_id: str, estimate_id: str, *, now: int) -> Esti
     )
     row = conn.execute(query).mappings().one_or_none()
     return None if row is None else _estimate(row)
+
+
+def get_all(
+    conn: Connection, tenant_id: str, estimate_ids: Sequence[str], *, now: int
+) -> dict[str, Estimate]:
+    """Those of these that there are, by their ids."""
+    found: dict[str, Estimate] = {}
+    for start in range(0, len(estimate_ids), _IDS_AT_ONCE):
+        query = select(estimates).where(
+            estimates.c.tenant_id == tenant_id,
+            estimates.c.id.in_(estimate_ids[start : start + _IDS_AT_ONCE]),
+            estimates.c.expires_at > now,
+        )
+        found |= {row["id"]: _estimate(row) for row in conn.execute(query).mappings()}
+    return found
 
 
 def count_open(conn: Connection, tenant_id: str) -> int:

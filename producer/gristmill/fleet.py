@@ -74,9 +74,10 @@ class WorkerCard:
     `worker_id` is random and new with each start. `memory_bytes` is what the device had free once
     the model was loaded, before the KV cache was taken from it. `kv_tokens` is how many tokens the
     KV cache holds, None for a model that needs none. `max_row_tokens` is the longest row that it
-    can run, prompt and answer together. `features` are values of Feature, sorted; a newer Worker
-    may name others. `adapters` are names of LoRA adapters, `lanes` the Lanes that it listens to,
-    the first one first.
+    can run, prompt and answer together, and `window_tokens` what model and settings allow (0: not
+    told); while it loads, nobody knows whether its KV cache holds as much. `features` are values
+    of Feature, sorted; a newer Worker may name others. `adapters` are names of LoRA adapters,
+    `lanes` the Lanes that it listens to, the first one first.
 
     Speeds are measured from the real steps of the last minutes, and unknown before the first ones:
     `prefill_tokens_per_s` has pairs of a length out of PREFILL_LENGTHS and the prompt tokens per
@@ -105,6 +106,7 @@ class WorkerCard:
     decode_tokens_per_s: float | None = None
     step_time: StepTime | None = None
     busy_tokens_per_s: float | None = None
+    window_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,12 +104,23 @@ class KnownPool:
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """Workers that are not ready yet, and what they will take at most: as much as those of the same
+    window that were heard of within a day, or else the window; 0 if none of them has told it."""
+
+    model: ModelPin
+    max_row_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fleet:
-    """`pools` has who takes work now; `loading` the models of workers that are not ready yet."""
+    """`pools` has who takes work now, `loading` who will. `max_row_tokens` is what a machine takes
+    at most by the operator's word, whether one is there or not; 0 if he says nothing."""
 
     pools: tuple[PoolNow, ...] = ()
     known: tuple[KnownPool, ...] = ()
-    loading: tuple[ModelPin, ...] = ()
+    loading: tuple[Loading, ...] = ()
+    max_row_tokens: int = 0
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -137,14 +148,18 @@ def fleet_of(workers: Iterable[KnownWorker], now: float) -> Fleet:
     """The pools of these workers, in the order of their Lanes."""
     ready: dict[Pool, list[WorkerCard]] = {}
     known: dict[Pool, tuple[int, float]] = {}
-    loading: dict[ModelPin, None] = {}
+    loading: dict[ModelPin, set[int]] = {}
+    #: By model and window, what workers took that had come to be ready.
+    reached: dict[tuple[str, str, str, int], int] = {}
     for worker in workers:
         card = worker.card
         if worker.beat.state is WorkerState.LOADING or card.max_row_tokens <= 0:
             if worker.is_alive_at(now):
-                loading[card.model] = None
+                loading.setdefault(card.model, set()).add(card.window_tokens)
             continue
         pool = pool_of(card)
+        of_window = (*_key(pool), card.window_tokens)
+        reached[of_window] = max(reached.get(of_window, 0), card.max_row_tokens)
         most, heard_at = known.get(pool, (0, 0.0))
         known[pool] = max(most, card.max_row_tokens), max(heard_at, worker.heard_at)
         if worker.state_at(now) is WorkerState.READY:
@@ -152,7 +167,10 @@ def fleet_of(workers: Iterable[KnownWorker], now: float) -> Fleet:
     return Fleet(
         tuple(sorted((_pool_now(*item) for item in ready.items()), key=lambda p: p.lane)),
         tuple(KnownPool(pool, *known[pool]) for pool in sorted(known, key=lambda p: p.lane)),
-        tuple(loading),
+        tuple(
+            Loading(pin, max(reached.get((*_key(pin), window), window) for window in windows))
+            for pin, windows in loading.items()
+        ),
     )
 
 
@@ -197,13 +215,13 @@ def _step_time(card: WorkerCard) -> StepTime | None:
     return StepTime(0.0, 1 / card.decode_tokens_per_s, 0.0)
 
 
-def is_of_model(pool: Pool, model: ModelPin) -> bool:
+def is_of_model(pool: Pool | ModelPin, model: ModelPin) -> bool:
     """What a model is called does not count, what it is does."""
-    return (pool.revision, pool.tokenizer_hash, pool.dtype) == (
-        model.revision,
-        model.tokenizer_hash,
-        model.dtype,
-    )
+    return _key(pool) == _key(model)
+
+
+def _key(of: Pool | ModelPin) -> tuple[str, str, str]:
+    return of.revision, of.tokenizer_hash, of.dtype
 
 
 def is_able(pool: Pool, needs: Needs) -> bool:

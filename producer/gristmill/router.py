@@ -5,7 +5,8 @@ simulator decide by the same code. Reads no queue and no Ledger.
 
 **Who can.** A row needs a machine of its model that has its features and takes its prompt with the
 whole answer that it may have, so that its result does not depend on the route. A row that may have
-more than any known machine of its model takes runs on those that take the most, and on no other.
+more than any machine of its model takes runs on those that take the most, and on no other; what
+counts are those that were heard of within a day, those that load, and what the operator says.
 
 **Where.** While all workers are alike, or nobody has said what he is, all goes to BULK_LANE. Where
 not every listener of that Lane can run a Shard, it goes to the Lane of a pool that can. Where all
@@ -102,27 +103,29 @@ Route = ToLane | Waits | Never
 def find_never(needs: Needs, fleet: Fleet) -> Never | None:
     """Why no machine known for the model can ever run this, whatever is alive.
 
-    None also while none is known at all, or one loads and has not said what it can.
+    None also while one loads, whose abilities are not known yet, and, unless the operator has said
+    what his machines take, while none is known at all.
     """
     of_model = [known for known in fleet.known if is_of_model(known.pool, needs.model)]
-    if not of_model or _is_loading(needs.model, fleet):
+    if _is_loading(needs.model, fleet) or not (of_model or fleet.max_row_tokens):
         return None
     able = [known for known in of_model if is_able(known.pool, needs)]
-    if not able:
+    if of_model and not able:
         wanted = ", ".join(sorted(needs.features))
         return Never(
             "unsupported_feature",
             f"This row needs a machine that can do {wanted}, and no machine of the model "
             f"{needs.model.name} can do all of that. Ask for less, or start a worker that can.",
         )
-    reach = max(known.max_row_tokens for known in able)
+    reach = _reach(needs, fleet)
     if needs.least_row_tokens <= reach:
         return None
     return Never(
         "context_length_exceeded",
         f"This row needs {needs.least_row_tokens:,} tokens, and the machines of the model "
         f"{needs.model.name} take {reach:,} for prompt and answer together. Shorten the prompt, "
-        "or start a worker with a higher --max-model-len.",
+        "or start a worker with a higher --max-model-len; GRISTMILL_FLEET_MAX_ROW_TOKENS lets such "
+        "rows wait for it.",
     )
 
 
@@ -155,11 +158,11 @@ def route(needs: Needs, fleet: Fleet, load: Load, *, now: float) -> Route:
 
 
 def taken_row_tokens(needs: Needs, fleet: Fleet) -> int:
-    """What a worker must take to run it: its longest row, or the most that anybody known takes if
-    that is less and its prompts fit. While nobody is known, what its prompts take: the first worker
-    that is ready may be the smallest, and shall not refuse what is for one that still loads."""
-    able = (known.max_row_tokens for known in fleet.known if is_able(known.pool, needs))
-    return max(min(needs.max_row_tokens, max(able, default=0)), needs.least_row_tokens)
+    """What a worker must take to run it: its longest row, or the most that anybody takes, whether
+    known, loading or told of by the operator, if that is less and its prompts fit. While there is
+    none of these, what its prompts take: the first worker that is ready may be the smallest, and
+    shall not refuse what is for another."""
+    return max(min(needs.max_row_tokens, _reach(needs, fleet)), needs.least_row_tokens)
 
 
 def find_limits(needs: Needs, fleet: Fleet) -> tuple[int, int]:
@@ -168,10 +171,9 @@ def find_limits(needs: Needs, fleet: Fleet) -> tuple[int, int]:
     if not fleet.pools:
         return _NO_LIMIT, _NO_LIMIT
     able = (pool.max_row_tokens for pool in fleet.pools if is_able(pool.pool, needs))
-    known = (pool.max_row_tokens for pool in fleet.known if is_able(pool.pool, needs))
     most = max(able, default=0)
-    # What takes the most of all that are known takes longer ones too, and ends their answers.
-    return _NO_LIMIT if most >= max(known, default=0) else most, most
+    # What takes the most of all takes longer ones too, and ends their answers.
+    return _NO_LIMIT if most >= _reach(needs, fleet) else most, most
 
 
 def is_served(needs: Needs, fleet: Fleet, lane: str) -> bool:
@@ -251,10 +253,17 @@ class _Work:
         return self._turn_s if lane in self._load.full else 0.0
 
 
+def _reach(needs: Needs, fleet: Fleet) -> int:
+    """The most that a machine takes which has the model and the features, is loading, or is told of
+    by the operator; 0 if there is none."""
+    known = [known.max_row_tokens for known in fleet.known if is_able(known.pool, needs)]
+    loading = [one.max_row_tokens for one in fleet.loading if is_of_model(one.model, needs.model)]
+    return max(*known, *loading, fleet.max_row_tokens, 0)
+
+
 def _is_loading(model: ModelPin, fleet: Fleet) -> bool:
     """Whether a worker of the model loads, of which nobody knows yet what it can."""
-    mine = (model.revision, model.tokenizer_hash, model.dtype)
-    return any((m.revision, m.tokenizer_hash, m.dtype) == mine for m in fleet.loading)
+    return any(is_of_model(one.model, model) for one in fleet.loading)
 
 
 def _why_waits(needs: Needs, fleet: Fleet, row_tokens: int, *, now: float) -> str:
@@ -267,6 +276,8 @@ def _why_waits(needs: Needs, fleet: Fleet, row_tokens: int, *, now: float) -> st
         last = "one is loading"
     elif enough:
         last = f"one was last heard of {max(now - max(enough), 0):.0f} s ago"
+    elif row_tokens <= fleet.max_row_tokens:
+        last = "the operator says that there are such machines, and none was heard of lately"
     else:
         last = "none was heard of lately"
     if not alive:

@@ -66,7 +66,9 @@ class Settings(BaseSettings):
         600.0, ge=0, description="Rows that no known machine can run are refused after so long."
     )
     fleet_max_row_tokens: int = Field(
-        0, ge=0, description="Rows up to so many tokens wait for a machine, known or not (0: none)."
+        0,
+        ge=0,
+        description="What your largest machine ever takes; rows up to it wait (0: unknown).",
     )
     worker_tokens_per_s: float = Field(
         1000.0, gt=0, description="Taken for a worker's tokens per second until one has worked."

@@ -66,6 +66,7 @@ CARDS = st.builds(
     version=TEXT,
     prefill_tokens_per_s=st.lists(st.tuples(COUNTS, RATES), max_size=6).map(tuple),
     decode_tokens_per_s=st.none() | RATES,
+    window_tokens=COUNTS,
     step_time=st.none() | st.builds(StepTime, RATES, RATES, RATES),
 )
 BEATS = st.builds(

@@ -24,6 +24,7 @@ def first_card(config: WorkerConfig) -> WorkerCard:
         device=config.device,
         max_row_tokens=config.max_model_len,
         max_num_seqs=config.max_num_seqs,
+        window_tokens=config.max_model_len,
         version=version("gristmill"),
     )
 

@@ -56,8 +56,12 @@ class Api:
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "outlook", Outlook(self.ledger, self.clock))
+        object.__setattr__(self, "outlook", self._outlook())
         object.__setattr__(self, "quick_look", quick_look(self.ledger))
+
+    def _outlook(self) -> Outlook:
+        most = self.settings.fleet_max_row_tokens
+        return Outlook(self.ledger, self.clock, max_row_tokens=most)
 
     @property
     def now(self) -> int:

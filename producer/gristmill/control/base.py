@@ -41,7 +41,8 @@ class Control:
     @property
     def fleet(self) -> Fleet:
         """Who takes work just now, and who is known."""
-        return self.fleet_view.fleet(self.ledger, self.clock())
+        most = self.settings.fleet_max_row_tokens
+        return self.fleet_view.fleet(self.ledger, self.clock(), max_row_tokens=most)
 
     @property
     def vault(self) -> Vault:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gristmill.ledger import size_classes
+from gristmill.ledger import routed, size_classes
 from gristmill.ledger.ledger import Ledger
 from gristmill.needs import features_in
 from gristmill.router import Fleet, Load, Needs, Never, Waits, route
 
 _NOTHING_AHEAD = Load()
+#: Shards that were sent so many times without a sign of life are told of.
+_IN_VAIN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +23,10 @@ class Blocked:
 
 
 def find_blocked(ledger: Ledger, fleet: Fleet, *, now: float) -> dict[str, Blocked]:
-    """By batch. None while nobody takes work: then all wait, and not for one machine or another."""
+    """By batch. While nobody takes work, all wait, and not for one machine or another: then only
+    what was sent in vain is told of, if workers that nobody has heard of may be there."""
     if not fleet.pools:
-        return {}
+        return {} if fleet.known or fleet.loading else _find_unanswered(ledger)
     with ledger.read() as conn:
         waiting = size_classes.list_waiting(conn)
     reasons: dict[str, list[str | None]] = {}
@@ -37,6 +40,25 @@ def find_blocked(ledger: Ledger, fleet: Fleet, *, now: float) -> dict[str, Block
         batch_id: Blocked(next(filter(None, of_batch)), all(of_batch))
         for batch_id, of_batch in reasons.items()
         if any(of_batch)
+    }
+
+
+def _find_unanswered(ledger: Ledger) -> dict[str, Blocked]:
+    """Batches with Shards that were sent several times, where no worker has said what it is.
+
+    It may be busy with others, or give back what is too long for it: nobody here can know.
+    """
+    with ledger.read() as conn:
+        found = routed.list_unanswered(conn, min_rings=_IN_VAIN)
+    return {
+        batch_id: Blocked(
+            f"{num_shards:,} of its Shards, with rows of up to {row_tokens:,} tokens, were sent "
+            f"{_IN_VAIN} times or more and nobody has begun with them. No worker has told the "
+            "control side what it is, so it is not known whether any takes such rows: a worker "
+            "whose --max-model-len is too low gives them back.",
+            is_all=False,
+        )
+        for batch_id, num_shards, row_tokens in found
     }
 
 

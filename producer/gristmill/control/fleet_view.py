@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 from gristmill.ledger import size_classes, turns, workers
 from gristmill.ledger.ledger import Ledger
@@ -44,11 +45,14 @@ class FleetView:
     def is_shut(self, lane: str, now: float) -> bool:
         return 0 < self._shut_until.get(lane, now) - now <= _SHUT_S
 
-    def fleet(self, ledger: Ledger, now: float) -> Fleet:
-        """Of the Workers that were heard of within a day."""
+    def fleet(self, ledger: Ledger, now: float, *, max_row_tokens: int = 0) -> Fleet:
+        """Of the Workers that were heard of within a day, and of what the operator says that one
+        takes at most."""
         with self._lock:
             self._read_if_due(ledger, now)
-            return self._fleet
+            if self.is_sole or not max_row_tokens:
+                return self._fleet
+            return replace(self._fleet, max_row_tokens=max_row_tokens)
 
     def tokens_left(self, ledger: Ledger, now: float) -> dict[ModelKey, int]:
         """By model, of the rows of all running batches that have no answer yet.

@@ -1,7 +1,9 @@
 """Refuses rows that no machine can ever run, each with the reason; all others run.
 
 The rule: the batch has been in progress for GRISTMILL_REFUSE_AFTER_S; of its model some worker was
-heard of within a day; none of those, alive or not, can run the row; and none is loading just now.
+heard of within a day; none of those, alive or not, can run the row; none is loading just now; and
+it is longer than GRISTMILL_FLEET_MAX_ROW_TOKENS. What is longer than that, while no worker of the
+model is known at all, is refused too: the operator has said what his machines take.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _RUNNING = BatchStatus.IN_PROGRESS
 def refuse_impossible(control: Control) -> None:
     """One round, every few seconds at most."""
     fleet, now = control.fleet, control.now
-    if not fleet.known:
+    if not (fleet.known or fleet.max_row_tokens):
         return
     with control.ledger.read() as conn:
         if not life.is_chore_due(conn, _CHORE, now=now):

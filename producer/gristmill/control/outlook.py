@@ -70,8 +70,12 @@ class _Model:
 class Outlook:
     """Any thread may call any method."""
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, ledger: Ledger, clock: Callable[[], float], *, max_row_tokens: int = 0
+    ) -> None:
+        """`max_row_tokens` is what the operator says that a machine takes at most; 0: nothing."""
         self._ledger = ledger
+        self._max_row_tokens = max_row_tokens
         self._clock = clock
         self._lock = threading.Lock()
         self._read_at = float("-inf")
@@ -100,7 +104,8 @@ class Outlook:
         if now - last_sign > NO_SIGN_S:
             return Progress(
                 Phase.NO_WORKER,
-                f"No worker of the model {name} was heard of for {now - last_sign:.0f} s.",
+                f"No worker of the model {name} was heard of for {now - last_sign:.0f} s."
+                + (f" {blocked.reason}" if blocked is not None else ""),
                 place.num_ahead,
             )
         tokens_per_s = pace.tokens_per_s if pace else None
@@ -147,7 +152,7 @@ class Outlook:
         with self._ledger.read() as conn:
             running = turns.list_running(conn)
             found = paces.list_paces(conn, BULK_LANE)
-        fleet = self._fleet_view.fleet(self._ledger, now)
+        fleet = self._fleet_view.fleet(self._ledger, now, max_row_tokens=self._max_row_tokens)
         self._blocked = find_blocked(self._ledger, fleet, now=now)
         self._paces = {pace.model_name: pace for pace in found}
         self._models = _by_model(running)

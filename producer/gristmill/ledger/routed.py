@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, or_, select, update
+from sqlalchemy import Connection, func, or_, select, update
 
 from gristmill.ledger.schema import batches, shards
 from gristmill.ledger.shards import ShardRow, ShardState, shard_from_row
@@ -44,6 +44,24 @@ def list_silent(conn: Connection, lane: str, *, heard_by: int, limit: int = 100)
         .limit(limit)
     )
     return [shard_from_row(row) for row in conn.execute(query).mappings()]
+
+
+def list_unanswered(conn: Connection, *, min_rings: int) -> list[tuple[str, int, int]]:
+    """Running batches with Shards that were sent so many times since anything was heard of them:
+    (batch, how many Shards, tokens of their longest prompt with one of its answer)."""
+    query = (
+        select(shards.c.batch_id, func.count(), func.max(shards.c.least_row_tokens))
+        .join(batches, batches.c.id == shards.c.batch_id)
+        .where(
+            shards.c.state == ShardState.SENT,
+            shards.c.num_rings >= min_rings - 1,
+            batches.c.status == BatchStatus.IN_PROGRESS,
+            batches.c.freeze_reason.is_(None),
+        )
+        .group_by(shards.c.batch_id)
+        .order_by(shards.c.batch_id)
+    )
+    return [(batch_id, num, longest) for batch_id, num, longest in conn.execute(query)]
 
 
 def recall_one(conn: Connection, shard: ShardRow) -> bool:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
-from fleet_mill import FleetMill
+from fleet_mill import FleetMill, make_card
 from pipeline import TENANT, Bench
 
+from gristmill.control.accept import take_bells
+from gristmill.control.dispatch import dispatch
 from gristmill.control.outlook import Outlook, Phase, Progress
+from gristmill.control.sweep import sweep
 from gristmill.fleet import LOST_AFTER_S, WorkerState
 from gristmill.ledger.status import BatchStatus
+from gristmill.queues.base import BULK_LANE
 from gristmill.stores.keys import shard_key
+from gristmill.wire import decode_pointer
 
 
 @pytest.fixture
@@ -77,6 +83,60 @@ def test_a_machine_that_is_loading_or_away_is_waited_for(mill: FleetMill) -> Non
 
     assert (while_it_loads.completed, while_it_loads.failed) == (0, 0)
     assert mill.batch("one").completed == 1
+
+
+def test_rows_wait_for_the_largest_machine_that_the_operator_told_of(mill: FleetMill) -> None:
+    """It was gone for more than a day, and nobody remembers it."""
+    settings = mill.bench.settings.model_copy(update={"fleet_max_row_tokens": 8192})
+    mill.bench.settings, mill.control = settings, replace(mill.control, settings=settings)
+    mill.add("small", 512)
+    mill.submit("one", [6000, 100, 9000])
+    mill.run(700, step_s=10)
+    found = Outlook(mill.bench.ledger, mill.bench.clock, max_row_tokens=8192).of(mill.batch("one"))
+    waits = mill.batch("one")
+    mill.add("large", 8192)
+    mill.run(15)
+
+    assert found is not None and found.phase is Phase.NO_WORKER
+    assert "takes rows of 6,020 tokens: the operator says" in found.detail
+    assert (waits.completed, waits.failed) == (1, 1), "9,000 are too many for any"
+    assert mill.batch("one").completed == 2
+
+
+def test_what_is_longer_than_the_operator_told_of_is_refused_while_nobody_is_known(
+    mill: FleetMill,
+) -> None:
+    settings = mill.bench.settings.model_copy(update={"fleet_max_row_tokens": 8192})
+    mill.bench.settings, mill.control = settings, replace(mill.control, settings=settings)
+    mill.submit("one", [6000, 9000])
+
+    mill.run(700, step_s=10)
+
+    assert (mill.batch("one").completed, mill.batch("one").failed) == (0, 1)
+
+
+def test_where_no_worker_says_what_it_is_what_is_sent_in_vain_says_so(mill: FleetMill) -> None:
+    mill.submit("one", [6000, 100])
+    mill.submit("two", [100])
+    card = make_card("silent", 512, lanes=(BULK_LANE,))
+    for _ in range(60):  # it beats to nobody, and gives back what is too long for it
+        dispatch(mill.control)
+        mill.bench.clock.advance(10)
+        for lease in mill.bench.queue.receive((BULK_LANE,), 3, 0):
+            if decode_pointer(lease.body).row_tokens > card.max_row_tokens:
+                mill.bench.queue.release(lease, mill.bench.queue.lease_s)
+            else:
+                mill.ran.setdefault("silent", [])
+                mill.finish("silent", lease)
+        while take_bells(mill.control):
+            pass
+        sweep(mill.control)
+    found = progress(mill, "one")
+
+    assert mill.batch("two").status is BatchStatus.COMPLETED
+    assert mill.batch("one").completed == 1
+    assert "rows of up to 6,001 tokens" in found.detail
+    assert "No worker has told the control side what it is" in found.detail
 
 
 def test_features_that_nobody_has_are_refused_too(mill: FleetMill) -> None:

@@ -35,11 +35,13 @@ def worker(
     step_time: StepTime | None = None,
     max_num_seqs: int = 64,
     kv_tokens: int | None = None,
+    window: int | None = None,
 ) -> KnownWorker:
     card = WorkerCard(
         *("wrk", "host", model, device, limit, max_num_seqs),
         kv_tokens=kv_tokens,
         features=features,
+        window_tokens=limit if window is None else window,
         prefill_tokens_per_s=() if prefill is None else ((512, prefill),),
         decode_tokens_per_s=decode,
         step_time=step_time,

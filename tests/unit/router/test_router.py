@@ -9,7 +9,7 @@ from router_cases import NOW, A, B, lane, needs, send, worker
 
 from gristmill.fleet import StepTime, WorkerState
 from gristmill.queues.base import BULK_LANE
-from gristmill.router import Load, Never, ToLane, Waits, fleet_of, is_served
+from gristmill.router import Fleet, Load, Never, Route, ToLane, Waits, fleet_of, is_served, route
 
 SMALL, MEDIUM, LARGE = worker(512), worker(2048), worker(8192)
 
@@ -60,6 +60,47 @@ def test_while_a_machine_of_the_model_loads_nobody_says_never() -> None:
         assert isinstance(found, Waits) and "one is loading" in found.reason
     dead = worker(0, state=WorkerState.LOADING, heard_s_ago=60)
     assert isinstance(send(needs(9000), SMALL, dead), Never)
+
+
+def test_an_answer_is_not_cut_by_who_is_ready_first_while_a_larger_one_loads() -> None:
+    loading = worker(8192, state=WorkerState.LOADING)
+
+    cold = send(needs(5000, least=100), loading)
+    one_is_ready = send(needs(5000, least=100), SMALL, loading)
+    longer_than_all = send(needs(20_000, least=100), loading)
+    nobody = send(needs(5000, least=100))
+
+    assert isinstance(cold, ToLane) and cold.row_tokens == 5000
+    assert isinstance(one_is_ready, Waits) and "one is loading" in one_is_ready.reason
+    assert isinstance(longer_than_all, ToLane) and longer_than_all.row_tokens == 8192
+    assert isinstance(nobody, ToLane) and nobody.row_tokens == 100
+
+
+def test_a_fleet_that_grows_does_not_wait_for_what_its_memory_never_held() -> None:
+    """The model takes a million tokens, and the KV cache of each of these machines a few."""
+    ready = worker(8192, window=1 << 20)
+    loading = worker(1 << 20, state=WorkerState.LOADING)
+
+    found = send(needs(1 << 20, least=100), ready, loading)
+
+    assert isinstance(found, ToLane) and found.row_tokens == 8192
+
+
+def test_what_the_operator_says_that_a_machine_takes_is_waited_for_and_nothing_longer() -> None:
+    fleet = replace(fleet_of([SMALL, MEDIUM], NOW), max_row_tokens=8192)
+    none = Fleet(max_row_tokens=8192)
+
+    def found(row: int, least: int, fleet: Fleet) -> Route:
+        return route(needs(row, least=least), fleet, Load(), now=NOW)
+
+    waits = found(5000, 100, fleet)
+    cold = found(5000, 100, none)
+    assert isinstance(waits, Waits) and "the operator says" in waits.reason
+    assert isinstance(found(2000, 100, fleet), ToLane)
+    assert isinstance(cold, ToLane) and cold.row_tokens == 5000
+    for of in (fleet, none):
+        longer = found(9000, 9000, of)
+        assert isinstance(longer, Never) and "8,192" in longer.reason
 
 
 def test_features_are_needed_too() -> None:

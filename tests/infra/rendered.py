@@ -19,6 +19,7 @@ CUSTOM = ("keda.sh", "monitoring.coreos.com")
 LEAST: dict[str, Any] = {
     "model": {"path": "/models/my-model"},
     "store": {"url": "s3://bucket/fleet"},
+    "monitoring": {"podMonitor": {"enabled": True}},
 }
 RELEASE = "mill"
 

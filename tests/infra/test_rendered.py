@@ -187,6 +187,9 @@ def test_a_worker_has_time_to_drain(manifests: Manifests) -> None:
     drain_s = int(environ["GRISTMILL_DRAIN_GRACE_S"])
 
     assert spec["terminationGracePeriodSeconds"] == drain_s + 15
+    # It begins before SIGTERM comes, and takes nothing of that time.
+    hook = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook == ["sh", "-c", "kill -USR1 1"]
     api = manifests.pods["api"]["spec"]
     sleeps_s = api["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
     # And what is under way is given as long as a worker gets (GRISTMILL_DRAIN_GRACE_S).

@@ -52,6 +52,13 @@ def test_a_second_kind_of_machine_is_a_release_of_workers_that_counts_its_own_la
     assert 'lane=~"pool-32k-.*"' in scaled["spec"]["triggers"][0]["metadata"]["query"]
 
 
+def test_workers_are_counted_by_a_prometheus_that_finds_the_pods_by_itself() -> None:
+    monitoring = {"podMonitor": {"enabled": False}, "scrapedOtherwise": True}
+    manifests = render(deep_merge(LEAST, {"monitoring": monitoring}))
+
+    assert manifests.of("ScaledObject") and not manifests.of("PodMonitor")
+
+
 def test_an_image_may_be_named_by_its_digest() -> None:
     digest = "sha256:" + "0" * 64
     image = {"image": {"worker": {"repository": "r/w", "tag": "t", "digest": digest}}}
@@ -88,6 +95,7 @@ def test_helm_refuses_what_the_schema_refuses(values: dict[str, Any], place: str
         ({"worker": {"scaling": {"trigger": "sqs"}}}, "worker.scaling.sqs.queueUrl"),
         ({"api": {"ingress": {"enabled": True}}}, "api.ingress.host"),
         ({"worker": {"scaling": {"prometheus": {"lanes": "pool-32k-.*"}}}}, "leaves out bulk"),
+        ({"monitoring": {"podMonitor": {"enabled": False}}}, "monitoring.scrapedOtherwise"),
     ],
 )
 def test_what_is_missing_is_named(values: dict[str, Any], words: str) -> None:

@@ -42,6 +42,19 @@ def test_with_work_the_first_signal_asks_and_the_second_ends_b70() -> None:
     assert asked and ended == [76]
 
 
+def test_sigusr1_drains_and_the_sigterm_that_follows_is_no_second_one() -> None:
+    ended: list[int] = []
+    with StopSignals(grace_s=60, at_once_code=76, end=ended.append) as signals:
+        signals.hold()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        asked = signals.stop.is_set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        waited = not ended
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert asked and waited and ended == [76]
+
+
 def test_the_end_of_the_grace_ends_the_process_b70() -> None:
     ended: list[int] = []
     with StopSignals(grace_s=0.01, at_once_code=76, end=ended.append) as signals:

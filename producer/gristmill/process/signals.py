@@ -1,4 +1,7 @@
-"""SIGTERM and Ctrl-C: the first one asks to stop, the second one or the end of the grace ends."""
+"""SIGTERM and Ctrl-C: the first one asks to stop, the second one or the end of the grace ends.
+
+SIGUSR1 says that the machine will go, and asks to stop as well.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ class StopSignals:
 
     Until `hold` is called there is nothing to save, and the first signal ends the process. Ending
     at once is always safe: what is not saved is done again, as after kill -9. Whoever hears in
-    another way that the machine will go calls `drain`; the first signal after that is no second
-    one, since most supervisors send theirs when they have heard the same.
+    another way that the machine will go calls `drain`, or from another process sends SIGUSR1; the
+    first SIGTERM after that is no second one, since most supervisors send theirs when they have
+    heard the same.
     """
 
     def __init__(self, *, grace_s: float, at_once_code: int, end: End = os._exit) -> None:
@@ -34,6 +38,9 @@ class StopSignals:
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._previous[number] = signal.signal(number, self._on_signal)
+        notice = getattr(signal, "SIGUSR1", None)  # not on Windows
+        if notice is not None:
+            self._previous[notice] = signal.signal(notice, self._on_notice)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -53,6 +60,9 @@ class StopSignals:
             timer = threading.Timer(self._grace_s, self._end, (self._at_once_code,))
             timer.daemon = True
             timer.start()
+
+    def _on_notice(self, _number: int, _frame: FrameType | None) -> None:
+        self.drain()
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         if self._was_signalled:

@@ -7,6 +7,9 @@
 {{- if and (lt (int $scaling.minReplicas) 1) (not (regexMatch (printf "^(?:%s)$" $scaling.prometheus.lanes) "bulk")) }}
 {{- fail "worker.scaling.minReplicas must be 1 at least where worker.scaling.prometheus.lanes leaves out bulk: rows that nobody alive can run count there, so these workers would never come back from zero" }}
 {{- end }}
+{{- if and .Values.control.enabled (not .Values.monitoring.podMonitor.enabled) (not .Values.monitoring.scrapedOtherwise) }}
+{{- fail "worker.scaling.trigger is prometheus, and nothing tells Prometheus to ask the control side: without its numbers workers would never come. Switch monitoring.podMonitor.enabled on (for Prometheus' operator), or set monitoring.scrapedOtherwise where Prometheus finds these pods by itself" }}
+{{- end }}
 # Every control process tells the same backlog, hence max; seconds that a single worker would need,
 # so that the count does not depend on how many there are.
 - type: prometheus

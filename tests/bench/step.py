@@ -24,7 +24,7 @@ from gristmill.types import Job, Prompt, Row, SamplingParams
 from gristmill_worker.build import build_engine
 from gristmill_worker.engine.engine import ContinuousBatchingEngine
 from gristmill_worker.engine.forward_batch import build_forward_batch
-from gristmill_worker.engine.scheduler import Scheduled
+from gristmill_worker.engine.plan import Scheduled
 from gristmill_worker.models.gguf import convert
 from gristmill_worker.models.linear import _PackedLinear
 from gristmill_worker.models.loader import LoadedModel, load_model
@@ -76,7 +76,8 @@ def attention(engine: ContinuousBatchingEngine, loaded: LoadedModel) -> Callable
     """The attention of one decode step in all layers, on queries of noise."""
     running = engine.scheduler.running
     block_size = engine.block_manager.block_size
-    batch = build_forward_batch([Scheduled(s, 1) for s in running], block_size, torch.device("cpu"))
+    scheduled = [Scheduled.next_of(s, 1) for s in running]
+    batch = build_forward_batch(scheduled, block_size, torch.device("cpu"))
     runner = engine._runner
     config = loaded.model.config
     num_heads, num_kv_heads = config.num_attention_heads, config.num_key_value_heads

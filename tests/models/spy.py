@@ -29,12 +29,10 @@ class LogitsSpy:
         def watched_run(batch: Any) -> torch.Tensor:
             logits = run(batch)
             places = [
-                (item.seq, ahead)
-                for item in plans[-1].scheduled
-                for ahead in range(item.num_logits)
+                (item, ahead) for item in plans[-1].scheduled for ahead in range(item.num_logits)
             ]
-            for (seq, ahead), row in zip(places, logits, strict=True):
-                self.logits.setdefault(seq.seq_id, {})[seq.num_tokens + ahead] = row.clone()
+            for (item, ahead), row in zip(places, logits, strict=True):
+                self.logits.setdefault(item.seq.seq_id, {})[item.end + ahead] = row.clone()
             return logits
 
         engine.scheduler.schedule = watched_schedule  # type: ignore[method-assign]

@@ -140,6 +140,12 @@ def killed(
     return checkpoint
 
 
+@pytest.fixture(autouse=True)
+def _few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few that they often do not suffice for what a row with limits draws."""
+    monkeypatch.setattr("gristmill_worker.engine.draw._NUM_AT_ONCE", 16)
+
+
 def assert_rows_are_their_own(model_pair: Any, compiled: Any, data: st.DataObject) -> None:
     # Packed layers and our kernel give a row the same bits in any company.
     loaded = with_text(model_pair("llama", packed=True)[1])
@@ -161,6 +167,7 @@ def assert_rows_are_their_own(model_pair: Any, compiled: Any, data: st.DataObjec
             max_num_batched_tokens=data.draw(st.sampled_from([8, 32, 100])),
             prefix_caching=data.draw(st.booleans()),
             draft_fixed_tokens=data.draw(st.sampled_from([0, 16, 10_000])),
+            asynchronous=data.draw(st.booleans()),
             **exact,
         )
 

@@ -19,7 +19,7 @@ from gristmill_worker.engine.engine import ContinuousBatchingEngine, EngineConfi
 from gristmill_worker.engine.forward_batch import build_forward_batch
 from gristmill_worker.engine.kv_cache import KVCache
 from gristmill_worker.engine.model_runner import ModelRunner
-from gristmill_worker.engine.scheduler import Scheduled
+from gristmill_worker.engine.plan import Scheduled
 from gristmill_worker.engine.sequence import Sequence
 from gristmill_worker.memory import CudaMemory, DeviceMemory, free_memory_bytes
 from gristmill_worker.models.loader import LoadedModel
@@ -75,6 +75,7 @@ def build_engine(
         max_num_batched_tokens=max_num_batched_tokens,
         block_size=block_size,
         decode_graphs=device.type != "cpu",
+        asynchronous=device.type != "cpu",
         # On a GPU a row's logits depend a little on what else the step computes, so drafts would
         # show in the result.
         draft_fixed_tokens=FIXED_TOKENS if drafts and device.type == "cpu" else 0,
@@ -157,7 +158,7 @@ def run_largest_step(
         job = Job((Row(n, str(n)),), (Prompt((0,) * num_tokens),), SamplingParams(1))
         seq = Sequence(str(n), job, n, NOTHING)
         seq.block_table = list(range(n * blocks_per_seq, (n + 1) * blocks_per_seq))
-        scheduled.append(Scheduled(seq, num_tokens))
+        scheduled.append(Scheduled.next_of(seq, num_tokens))
     cache = KVCache(
         loaded.layers,
         len(scheduled) * blocks_per_seq,

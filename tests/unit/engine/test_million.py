@@ -21,7 +21,8 @@ import pytest
 from gristmill.types import FinishReason, Job, Prompt, Row, SamplingParams
 from gristmill_worker.engine.base import NOTHING, Generated
 from gristmill_worker.engine.block_manager import BlockManager
-from gristmill_worker.engine.scheduler import Drafting, Scheduled, Scheduler, SchedulerOutput
+from gristmill_worker.engine.plan import Scheduled, SchedulerOutput
+from gristmill_worker.engine.scheduler import Drafting, Scheduler
 from gristmill_worker.engine.sequence import Sequence, SequenceStatus
 
 

@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from gristmill_worker.attention.base import AttentionRules, LayerCache
 from gristmill_worker.attention.slots import MAX_GATHERED_TOKENS, read
+from gristmill_worker.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class GatherDecode:
             return _attend(query, cache, rows.block_tables, rows.context_lens, width, rules)
         out = query.new_empty(*query.shape[:2], cache.values.shape[3])
         for members, width in self._groups(rows.spans[:, 2].tolist()):
-            idx = torch.tensor(members, device=query.device)
+            idx = upload(torch.tensor(members), query.device)
             num_blocks = -(-width // cache.block_size)
             out[idx] = _attend(
                 query[idx],

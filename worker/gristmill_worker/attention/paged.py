@@ -14,6 +14,7 @@ from gristmill_worker.attention.decode import Decode, DecodeRows
 from gristmill_worker.attention.prefill import Prefill, PrefillRows, make_prefill_rows
 from gristmill_worker.attention.reference import ReferenceAttention
 from gristmill_worker.attention.slots import MAX_GATHERED_TOKENS, write
+from gristmill_worker.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def _split(metadata: AttentionMetadata, block_size: int) -> list[_Part]:
     spans: list[list[int]] = metadata.spans.tolist()
     context_lens = metadata.context_lens
     if context_lens is None:
-        context_lens = metadata.spans[:, 2].to(metadata.block_tables.device, torch.int32)
+        context_lens = upload(metadata.spans[:, 2].int(), metadata.block_tables.device)
     if all(num_tokens == 1 for _, num_tokens, _ in spans):
         # No tensor is made here, and no value but the number of rows is read: a graph holds this.
         rows = DecodeRows(metadata.block_tables, context_lens, metadata.spans)
@@ -96,7 +97,7 @@ def _split(metadata: AttentionMetadata, block_size: int) -> list[_Part]:
     parts: list[_Part] = []
     if decoding:
         part = _select(metadata, spans, decoding)
-        seq_idx = torch.tensor(decoding).to(context_lens.device)
+        seq_idx = upload(torch.tensor(decoding), context_lens.device)
         rows = DecodeRows(part.block_tables, context_lens[seq_idx], part.spans)
         parts.append(_Part(_packed(metadata, spans, decoding), rows, part))
     for portion in _portions(spans):
@@ -126,7 +127,7 @@ def _packed(
     metadata: AttentionMetadata, spans: list[list[int]], seqs: list[int]
 ) -> torch.Tensor:  # [T'] int64
     rows = [row for n in seqs for row in range(spans[n][0], spans[n][0] + spans[n][1])]
-    return torch.tensor(rows).to(metadata.slot_mapping.device)
+    return upload(torch.tensor(rows), metadata.slot_mapping.device)
 
 
 def _select(
@@ -137,7 +138,7 @@ def _select(
     for n in seqs:
         chosen.append((start, spans[n][1], spans[n][2]))
         start += spans[n][1]
-    seq_idx = torch.tensor(seqs).to(metadata.block_tables.device)
+    seq_idx = upload(torch.tensor(seqs), metadata.block_tables.device)
     return AttentionMetadata(
         spans=torch.tensor(chosen),
         block_tables=metadata.block_tables[seq_idx],

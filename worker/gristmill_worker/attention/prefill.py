@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from gristmill_worker.attention.base import AttentionRules, LayerCache
 from gristmill_worker.attention.slots import as_pages, is_token_major, read
+from gristmill_worker.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ def make_prefill_rows(
     device = block_tables.device
     num_tokens, context_lens = zip(*spans, strict=True)
     sums = [list(itertools.accumulate(lens, initial=0)) for lens in (num_tokens, context_lens)]
-    cu_queries, cu_keys = torch.tensor(sums, dtype=torch.int32).to(device)
-    lengths = torch.tensor(context_lens).to(device)
+    cu_queries, cu_keys = upload(torch.tensor(sums, dtype=torch.int32), device)
+    lengths = upload(torch.tensor(context_lens), device)
     slots = None
     if num_tokens != context_lens:
         total = sums[1][-1]  # known here, so that the device need not be asked for it

@@ -1,9 +1,11 @@
 """Continuous batching: Jobs in, tokens out, one iteration per `step`.
 
 base            the Engine protocol that the Worker sees
-engine          Engine over our own scheduler and model runner: schedule, run, take in, hand out
+engine          Engine over our own scheduler and model runner: schedule, launch, take in
+launch          a step on its way: what the device is told, and what it found when that is read
+answer          what a Sequence hands out at its end
 sequence        a Job inside the Engine
-scheduler       how many tokens each Sequence computes in the next step
+scheduler       how many tokens each Sequence computes in the next step; plan: that decision
 block_manager   fixed-size Blocks of KV cache, prefix caching
 underway        which prefixes are being computed, and who waits for one
 forward_batch   the packed tensors of one step

@@ -49,9 +49,10 @@ class Decoding:
         )
 
     def sampling_row(self, ahead: int = 0) -> SamplingRow:
-        """How to pick the next token, or the one behind `ahead` drafts if all of these are right.
+        """How to pick the next token, or the one `ahead` of it: behind one that nobody has seen
+        yet, or behind so many drafts if all of these are right.
 
-        Penalties depend on what the drafts are, so rows that have any have no drafts.
+        Penalties depend on what these are, so rows that have any do not look ahead.
         """
         seq = self._seq
         num_generated = seq.num_generated_tokens + ahead

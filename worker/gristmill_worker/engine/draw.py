@@ -1,7 +1,9 @@
 """Draws one token of each row by inversion of its cumulative distribution, within its limits.
 
 Rows without top_k, top_p and min_p look at the whole vocabulary. The others look at their likeliest
-tokens only, and at more of them only if these do not suffice.
+tokens only, and at more of them only if these do not suffice. Whether they do only the device knows
+at first: where nobody may wait for it, many are looked at at once, and a row for which these do not
+suffice stays undecided.
 """
 
 from __future__ import annotations
@@ -14,9 +16,14 @@ import torch
 
 from gristmill.types import SamplingParams
 from gristmill_worker.engine.likeliest import likeliest
+from gristmill_worker.upload import upload
 
 #: How many of the likeliest tokens are looked at for the limits, in turn; then all of them.
 _NUM_CANDIDATES = (64, 512, 4096)
+#: How many at once, where nobody waits for the answer whether they suffice.
+_NUM_AT_ONCE = 4096
+#: In the place of a token of which that is not so.
+UNDECIDED = -1
 #: Below this a temperature is as good as zero, and dividing by it would overflow.
 _LOWEST_TEMPERATURE = 1e-6
 #: Numbers that are worked on at once: on a CPU few enough for its caches, and many enough that
@@ -41,22 +48,35 @@ class Draw:
 def draw(
     logits: torch.Tensor,  # [S, V] float32
     draws: Sequence[Draw],
-) -> list[int]:
-    """One token id for each of `draws`."""
+    *,
+    may_wait: bool = True,
+) -> tuple[list[int], torch.Tensor]:  # [len(draws)] int64
+    """One token id for each of `draws`, and the rows of the logits that they are of, in the same
+    order. Without `may_wait` some may be UNDECIDED, and nothing is read from the device."""
     vocab_size = logits.shape[-1]
-    drawn: dict[int, int] = {}
+    drawn: list[Draw] = []
+    token_ids: list[torch.Tensor] = []
     for some in _groups([d for d in draws if not d.is_limited], vocab_size, logits):
-        weights = _weights(_rows(logits, some), some)
-        drawn |= zip((d.row_idx for d in some), _invert(weights, some), strict=True)
+        places = _invert(_weights(_rows(logits, some), some), some)
+        drawn += some
+        token_ids.append(places.squeeze(-1))
     limited = [d for d in draws if d.is_limited]
-    for num in (*_NUM_CANDIDATES, vocab_size):
+    for num in (*_NUM_CANDIDATES, vocab_size) if may_wait else (_NUM_AT_ONCE,):
+        left: list[Draw] = []
         # The logits themselves are only read; what is worked on are the candidates.
         for some in _groups(limited, num, logits):
-            found = _draw_limited(logits, some, num)
-            drawn |= {row_idx: token for row_idx, token in found.items() if token is not None}
-        limited = [d for d in limited if d.row_idx not in drawn]
+            found, suffices = _draw_limited(logits, some, num)
+            if not may_wait:
+                found = torch.where(suffices, found, UNDECIDED)
+            elif not all(is_decided := suffices.tolist()):
+                left += [d for d, it in zip(some, is_decided, strict=True) if not it]
+                some = [d for d, it in zip(some, is_decided, strict=True) if it]
+                found = found[suffices]
+            drawn += some
+            token_ids.append(found)
+        limited = left
     assert not limited, "all tokens of the vocabulary suffice"
-    return [drawn[d.row_idx] for d in draws]
+    return [d.row_idx for d in drawn], torch.cat(token_ids)
 
 
 def uniform(seed: int, num_generated: int) -> float:
@@ -79,8 +99,9 @@ def _weights(
 
 def _draw_limited(
     logits: torch.Tensor, draws: Sequence[Draw], num_candidates: int
-) -> dict[int, int | None]:
-    """None for a row whose limits may keep more tokens than the `num_candidates` likeliest.
+) -> tuple[torch.Tensor, torch.Tensor]:  # [S] int64, [S] bool
+    """Token ids, and for each whether it counts: the limits of a row may keep more tokens than the
+    `num_candidates` likeliest.
 
     top_k keeps the k likeliest tokens; top_p the fewest of those whose probabilities (after top_k)
     add up to at least top_p, the likeliest one always; min_p those that have at least min_p of the
@@ -104,12 +125,8 @@ def _draw_limited(
     # places without changing the draw.
     token_ids, order = token_ids.sort(dim=-1)
     places = _invert((weights * kept).gather(-1, order), draws)
-    too_few = kept[:, -1].tolist() if num < vocab_size else [False] * len(draws)
-    picked = token_ids[range(len(draws)), places].tolist()
-    return {
-        d.row_idx: None if few else token_id
-        for d, few, token_id in zip(draws, too_few, picked, strict=True)
-    }
+    suffices = ~kept[:, -1] if num < vocab_size else torch.ones_like(kept[:, -1])
+    return token_ids.gather(-1, places).squeeze(-1), suffices
 
 
 def _mass_of_all(
@@ -121,21 +138,22 @@ def _mass_of_all(
     asking = [d for d in draws if d.params.top_p < 1.0 and d.params.top_k == 0]
     for some in _groups(asking, logits.shape[-1], logits):
         of_some = _weights(_rows(logits, some), some).sum(dim=-1, keepdim=True)
-        mass[[place_of[d.row_idx] for d in some]] = of_some
+        places = torch.tensor([place_of[d.row_idx] for d in some])
+        mass.index_copy_(0, upload(places, mass.device), of_some)
     return mass
 
 
 def _kept_by_top_k(
     params: Sequence[SamplingParams], num: int, device: torch.device
 ) -> torch.Tensor:  # [S, num] bool
-    limits = torch.tensor([min(p.top_k, num) or num for p in params], device=device)
+    limits = upload(torch.tensor([min(p.top_k, num) or num for p in params]), device)
     return torch.arange(num, device=device) < limits[:, None]
 
 
 def _invert(
     weights: torch.Tensor,  # [S, W] float64
     draws: Sequence[Draw],
-) -> list[int]:
+) -> torch.Tensor:  # [S, 1] int64
     """The place in each row at which the share `uniform` of all its weight lies.
 
     The sum runs in float64, so that a difference in the last bit of the logits changes the outcome
@@ -146,9 +164,8 @@ def _invert(
     targets = _column([d.uniform for d in draws], weights) * total
     places = torch.searchsorted(cumulative, targets, right=True)
     # Where rounding lifts a target to the total: the last place that has any weight.
-    places = places.minimum(torch.searchsorted(cumulative, total)).clamp(max=weights.shape[-1] - 1)
-    found: list[int] = places.squeeze(-1).tolist()
-    return found
+    places = places.minimum(torch.searchsorted(cumulative, total))
+    return places.clamp(max=weights.shape[-1] - 1)
 
 
 def _rows(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
@@ -157,7 +174,7 @@ def _rows(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
     first = row_idx[0]
     if row_idx == list(range(first, first + len(row_idx))):
         return logits[first : first + len(row_idx)]
-    return logits[row_idx]
+    return logits.index_select(0, upload(torch.tensor(row_idx), logits.device))
 
 
 def _groups(draws: Sequence[Draw], width: int, logits: torch.Tensor) -> Iterator[Sequence[Draw]]:
@@ -168,4 +185,4 @@ def _groups(draws: Sequence[Draw], width: int, logits: torch.Tensor) -> Iterator
 
 
 def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:  # [S, 1] float64
-    return torch.tensor(values, dtype=torch.float64, device=like.device)[:, None]
+    return upload(torch.tensor(values, dtype=torch.float64), like.device)[:, None]

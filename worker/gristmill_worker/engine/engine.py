@@ -1,28 +1,34 @@
-"""The Engine: schedule, run, sample, take in. One call of `step` is one iteration."""
+"""The Engine: schedule, launch, take in. One call of `step` is one iteration.
+
+With `asynchronous` the step that is launched stays under way, and the one before it is taken in
+while the device works. A row goes on with a token that only the device knows; if it turns out to
+have ended with it, or to have been cancelled, what was computed behind it is dropped. All steps
+run on one stream, in their order: so a Block can be given on as soon as its Sequence has ended,
+although a step under way still writes to it.
+"""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from gristmill.types import Job, RowError, TokenLogprob, Usage
+from gristmill.types import Job, RowError, TokenLogprob
 from gristmill_worker.attention.base import AttentionBackend
 from gristmill_worker.attention.reference import ReferenceAttention
+from gristmill_worker.engine.answer import answer, generated
 from gristmill_worker.engine.base import NOTHING, Finished, Generated, StepOutput
 from gristmill_worker.engine.block_manager import BlockManager
 from gristmill_worker.engine.decoding import Decoding
-from gristmill_worker.engine.forward_batch import build_forward_batch
 from gristmill_worker.engine.grammar import Grammars
 from gristmill_worker.engine.kv_cache import KVCache, num_blocks_in
-from gristmill_worker.engine.logprobs import ModelDistribution
+from gristmill_worker.engine.launch import Launcher, Result, StepUnderWay
 from gristmill_worker.engine.model_runner import ModelRunner
-from gristmill_worker.engine.pooling import NOT_FINITE
-from gristmill_worker.engine.prompt_values import take_scores, take_states
-from gristmill_worker.engine.row_errors import invalid_output, refusal, row_fault, sample_apart
-from gristmill_worker.engine.sampler import NO_WISHES, SamplingRow, Unsampled
-from gristmill_worker.engine.scheduler import Drafting, Scheduled, Scheduler
+from gristmill_worker.engine.plan import Scheduled, SchedulerOutput
+from gristmill_worker.engine.row_errors import invalid_output, refusal, row_fault
+from gristmill_worker.engine.sampler import Unsampled
+from gristmill_worker.engine.scheduler import Drafting, Scheduler
 from gristmill_worker.engine.sequence import Sequence
 from gristmill_worker.engine.token_bytes import TokenBytes
 from gristmill_worker.models.loader import LoadedModel
@@ -36,7 +42,8 @@ class EngineConfig:
     what admission expects of a row until rows have finished and it has learned better.
     `decode_graphs` holds decode steps as CUDA graphs, where model and attention allow it.
     `draft_fixed_tokens` is what a step costs beyond its tokens, in the time of one token, and so
-    says when draft tokens pay (drafter.py); 0 turns drafts off.
+    says when draft tokens pay (drafter.py); 0 turns drafts off. `asynchronous` plans and launches a
+    step while the device works on the one before: of use where the device is not the host.
     """
 
     kv_cache_bytes: int
@@ -47,6 +54,19 @@ class EngineConfig:
     expected_output_tokens: float = 128.0
     decode_graphs: bool = False
     draft_fixed_tokens: int = 0
+    asynchronous: bool = False
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What the steps gave that were taken in."""
+
+    ended: list[Sequence] = field(default_factory=list)
+    advanced: list[str] = field(default_factory=list)
+    num_rows: int = 0
+    num_known_tokens: int = 0
+    num_decoding: int = 0
+    num_first: int = 0
 
 
 class ContinuousBatchingEngine:
@@ -85,6 +105,7 @@ class ContinuousBatchingEngine:
             drafting=Drafting(config.draft_fixed_tokens, self.max_model_len)
             if config.draft_fixed_tokens
             else None,
+            foresees_up_to=self.max_model_len if config.asynchronous else None,
         )
         parameter = next(loaded.model.parameters())
         kv_cache = KVCache(
@@ -105,6 +126,14 @@ class ContinuousBatchingEngine:
         self._grammars = Grammars(
             loaded.tokenizer, vocab_size=loaded.vocab_size, eos_token_ids=loaded.eos_token_ids
         )
+        self._launcher = Launcher(
+            self._runner,
+            self._grammars,
+            loaded.row_kernels,
+            block_size=config.block_size,
+            may_wait=not config.asynchronous,
+        )
+        self._under_way: StepUnderWay | None = None
         self._live: dict[str, Sequence] = {}
         self._decoding: dict[str, Decoding] = {}
         self._ended_at_add: list[Sequence] = []
@@ -157,81 +186,75 @@ class ContinuousBatchingEngine:
             self._forget(seq)
 
     def generated(self, seq_id: str) -> Generated:
-        return _generated(self._live[seq_id])
+        return generated(self._live[seq_id])
 
     def step(self) -> StepOutput:
         ended, self._ended_at_add = self._ended_at_add, []
         plan = self.scheduler.schedule()
-        advanced: list[str] = []
-        num_known_tokens = sum(item.num_known_tokens for item in plan.scheduled)
-        num_decoding = num_first = 0
+        under_way = [] if self._under_way is None else [self._under_way]
         if plan.scheduled:
-            began_s = self._clock()
-            batch = build_forward_batch(
-                plan.scheduled, self._config.block_size, self._runner.device
-            )
-            ending = [item for item in plan.scheduled if item.reaches_end]
-            grammars = [self._decoding[item.seq.seq_id].grammar for item in ending]
-            with self._grammars.masks_for(grammars):
-                logits = self._runner.run(batch)
-            if batch.is_pooled:
-                poolers = [self._decoding[item.seq.seq_id].pooler for item in plan.scheduled]
-                take_states(plan.scheduled, poolers, self._runner.hidden_states())
-            take_scores(plan.scheduled, self._runner.score(batch))
-            rows = [
-                self._sampling_row(item.seq, ahead)
-                for item in ending
-                for ahead in range(1 + len(item.drafts))
-            ]
-            self.scheduler.advance(plan)
-            # Read before the Sampler changes the logits.
-            distribution = ModelDistribution(
-                logits, [row.params for row in rows], self._loaded.row_kernels
-            )
-            before = [item.seq.num_generated_tokens for item in ending]
-            picked = sample_apart(logits, rows, compute_again=lambda: self._runner.run(batch))
-            self._take_in(ending, picked, distribution)
-            num_decoding = sum(1 for num in before if num)
-            for item, num in zip(ending, before, strict=True):
-                num_new = item.seq.num_generated_tokens - num
-                advanced += [item.seq.seq_id] * num_new
-                num_first += num == 0 and num_new > 0
-            in_step = [item.seq for item in plan.scheduled if item.seq.has_ended]
-            self._note_times(plan.scheduled, began_s)
-            self.scheduler.finish(in_step)
-            ended += in_step
+            under_way.append(self._launch(plan))
+        stays = self._config.asynchronous and plan.scheduled and not under_way[-1].is_read_at_once
+        self._under_way = under_way.pop() if stays else None
+        if self._under_way is not None:
+            self.scheduler.begin(plan)
+        taken = _Taken()
+        for step in under_way:
+            self._take_in(step, taken)
         return StepOutput(
-            finished=[self._finished(seq) for seq in ended],
-            num_prefill_tokens=num_known_tokens - num_decoding,
-            num_decode_tokens=len(advanced) - num_first,
+            finished=[self._finished(seq) for seq in (*ended, *taken.ended)],
+            num_prefill_tokens=taken.num_known_tokens - taken.num_decoding,
+            num_decode_tokens=len(taken.advanced) - taken.num_first,
             num_preempted=plan.num_preempted,
-            num_rows=len(plan.scheduled),
+            num_rows=taken.num_rows,
             num_running=len(self.scheduler.running),
             num_waiting=len(self.scheduler.waiting),
             kv_used_tokens=self._config.block_size * self.block_manager.num_used_blocks,
-            advanced=advanced,
+            advanced=taken.advanced,
         )
 
-    def _take_in(
-        self,
-        ending: list[Scheduled],
-        picked: list[int | Unsampled | RowError],
-        distribution: ModelDistribution,
-    ) -> None:
-        """Give each Sequence its next token, and more as far as its drafts were picked too."""
+    def _launch(self, plan: SchedulerOutput) -> StepUnderWay:
+        unseen = None if self._under_way is None else self._under_way.unseen
+        return self._launcher.launch(plan, self._decoding, unseen=unseen, now=self._clock())
+
+    def _take_in(self, step: StepUnderWay, taken: _Taken) -> None:
+        """Give each Sequence its next token, and more as far as its drafts were picked too.
+
+        What the step computed of a Sequence that had ended by then, or was preempted or cancelled
+        after it was planned, is dropped.
+        """
+        scheduled = [item for item in step.plan.scheduled if not item.is_void]
+        self.scheduler.advance(step.plan)
+        results = iter(step.results())
         now = self._clock()
-        logprobs = distribution.logprobs([i if isinstance(i, int) else 0 for i in picked])
-        results = iter(zip(picked, logprobs, strict=True))
-        for item in ending:
-            num_accepted = 0
-            of_item = list(itertools.islice(results, 1 + len(item.drafts)))
-            for (token_id, logprob), draft in zip(of_item, (*item.drafts, None), strict=True):
-                self._append(item.seq, token_id, logprob, now)
-                if item.seq.error or item.seq.finish_reason or token_id != draft:
-                    break
-                num_accepted += 1
-            if item.drafts:
-                self.scheduler.accept_drafts(item, num_accepted)
+        for item in step.ending:
+            of_item = list(itertools.islice(results, item.num_logits))
+            if item.is_void:
+                continue
+            before = item.seq.num_generated_tokens
+            self._take_in_row(item, of_item, now)
+            num_new = item.seq.num_generated_tokens - before
+            taken.advanced += [item.seq.seq_id] * num_new
+            taken.num_decoding += before > 0
+            taken.num_first += before == 0 and num_new > 0
+        self._note_times(scheduled, step.began_s)
+        taken.num_rows += len(scheduled)
+        taken.num_known_tokens += sum(item.num_known_tokens for item in scheduled)
+        ended = [item.seq for item in scheduled if item.seq.has_ended]
+        self.scheduler.finish(ended)
+        taken.ended += ended
+
+    def _take_in_row(self, item: Scheduled, results: list[Result], now: float) -> None:
+        num_accepted = 0
+        for result, draft in zip(results, (*item.drafts, None), strict=True):
+            if result.was_undecided:
+                self.scheduler.make_void(item.seq)
+            self._append(item.seq, result.picked, result.logprob, now)
+            if item.seq.error or item.seq.finish_reason or result.picked != draft:
+                break
+            num_accepted += 1
+        if item.drafts:
+            self.scheduler.accept_drafts(item, num_accepted)
 
     def _append(
         self,
@@ -255,13 +278,6 @@ class ContinuousBatchingEngine:
             seq.logprobs.append(logprob)
         self._look_for_the_end(seq)
 
-    def _sampling_row(self, seq: Sequence, ahead: int) -> SamplingRow:
-        try:
-            return self._decoding[seq.seq_id].sampling_row(ahead)
-        except Exception as error:  # its grammar or tokenizer: code that is not ours
-            seq.error = row_fault(error)
-            return NO_WISHES
-
     def _look_for_the_end(self, seq: Sequence) -> None:
         try:
             seq.finish_reason = self._decoding[seq.seq_id].finish_reason(self.max_model_len)
@@ -282,43 +298,9 @@ class ContinuousBatchingEngine:
         if seq.error is not None:
             return Finished(seq.seq_id, error=seq.error)
         try:
-            return self._answer(seq, decoding)
+            return answer(seq, decoding, self._token_bytes)
         except Exception as error:  # as above
             return Finished(seq.seq_id, error=row_fault(error))
 
-    def _answer(self, seq: Sequence, decoding: Decoding) -> Finished:
-        vector = decoding.pooler and decoding.pooler.vector(seq.num_prompt_tokens)
-        if decoding.pooler is not None and vector is None:
-            return Finished(seq.seq_id, error=NOT_FINITE)
-        text = decoding.text()
-        return Finished(
-            seq.seq_id,
-            usage=Usage(
-                seq.num_prompt_tokens, seq.num_generated_tokens, seq.num_cached_tokens or 0
-            ),
-            generated=_generated(seq),
-            text=text,
-            finish_reason=seq.finish_reason,
-            text_offsets=decoding.text_offsets(text) if seq.params.logprobs is not None else (),
-            token_bytes=self._bytes_of(seq),
-            scored=tuple(seq.scored),
-            embedding=vector or (),
-            queue_s=decoding.stretches.queue_s,
-            prefill_s=decoding.stretches.prefill_s,
-        )
-
-    def _bytes_of(self, seq: Sequence) -> dict[int, bytes]:
-        """The bytes of all tokens that the row's log-probabilities name."""
-        if seq.params.logprobs is None:
-            return {}
-        first = seq.num_prompt_tokens if seq.scored_from is None else seq.scored_from
-        named = seq.token_ids[0 if seq.params.echo else first :]
-        ids = {i for token in (*seq.scored, *seq.logprobs) for i, _ in token.top}
-        return {i: self._token_bytes.of(i) for i in sorted(ids.union(named))}
-
     def _forget(self, seq: Sequence) -> None:
         del self._live[seq.seq_id], self._decoding[seq.seq_id]
-
-
-def _generated(seq: Sequence) -> Generated:
-    return Generated(tuple(seq.generated_ids), tuple(seq.times_ms), tuple(seq.logprobs))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from gristmill_worker.attention.base import AttentionMetadata
-from gristmill_worker.engine.scheduler import Scheduled
+from gristmill_worker.engine.plan import Scheduled
+from gristmill_worker.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,22 @@ class ForwardBatch:
     copies: torch.Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """The tokens that a step under way picks, where only the device has them."""
+
+    token_ids: torch.Tensor  # [P] int64; one below 0 is none
+    #: The entry of each Sequence.
+    place_of: Mapping[str, int]
+
+
 def build_forward_batch(
-    scheduled: Sequence[Scheduled], block_size: int, device: torch.device
+    scheduled: Sequence[Scheduled],
+    block_size: int,
+    device: torch.device,
+    unseen: Unseen | None = None,
 ) -> ForwardBatch:
-    """Pack the next tokens of the scheduled Sequences.
+    """Pack the next tokens of the scheduled Sequences, the last of which may be `unseen` yet.
 
     Logits are wanted only of those that reach their end, in the order of `scheduled`: of the last
     token, and of the drafts behind it.
@@ -48,11 +61,15 @@ def build_forward_batch(
     positions: list[int] = []
     logits_indices: list[int] = []
     spans: list[tuple[int, int, int]] = []
+    foreseen: list[tuple[int, str]] = []
     for item in scheduled:
-        seq, begin = item.seq, item.seq.num_computed_tokens
+        seq, begin = item.seq, item.begin
         context_len = begin + item.num_tokens
         spans.append((len(input_ids), item.num_tokens, context_len))
-        input_ids.extend(seq.token_ids[begin : begin + item.num_known_tokens])
+        input_ids.extend(seq.token_ids[begin : item.end])
+        if item.end > seq.num_tokens:
+            foreseen.append((len(input_ids), seq.seq_id))
+            input_ids.append(0)
         input_ids.extend(item.drafts)
         positions.extend(range(begin, context_len))
         logits_indices.extend(range(len(input_ids) - item.num_logits, len(input_ids)))
@@ -61,14 +78,14 @@ def build_forward_batch(
     seq_idx = torch.arange(len(spans)).repeat_interleave(span_table[:, 1])
     blocks = block_tables[seq_idx, position_ids // block_size].long()
     return ForwardBatch(
-        input_ids=_upload(torch.tensor(input_ids), device),
-        positions=_upload(position_ids, device),
-        logits_indices=_upload(torch.tensor(logits_indices, dtype=torch.long), device),
+        input_ids=_filled_in(upload(torch.tensor(input_ids), device), foreseen, unseen),
+        positions=upload(position_ids, device),
+        logits_indices=upload(torch.tensor(logits_indices, dtype=torch.long), device),
         metadata=AttentionMetadata(
             spans=span_table,
-            block_tables=_upload(block_tables, device),
-            slot_mapping=_upload(blocks * block_size + position_ids % block_size, device),
-            context_lens=_upload(span_table[:, 2].int(), device),
+            block_tables=upload(block_tables, device),
+            slot_mapping=upload(blocks * block_size + position_ids % block_size, device),
+            context_lens=upload(span_table[:, 2].int(), device),
         ),
         scored=_scored_tokens(scheduled, device),
         is_pooled=any(item.seq.embedding is not None for item in scheduled),
@@ -76,15 +93,29 @@ def build_forward_batch(
     )
 
 
+def _filled_in(
+    input_ids: torch.Tensor, foreseen: list[tuple[int, str]], unseen: Unseen | None
+) -> torch.Tensor:
+    """`input_ids` with the unseen token of each Sequence in its place, (place, Sequence)."""
+    if not foreseen:
+        return input_ids
+    assert unseen is not None, "nothing is under way that could yield these tokens"
+    places = [(place, unseen.place_of[seq_id]) for place, seq_id in foreseen]
+    targets, sources = upload(torch.tensor(places).T.contiguous(), input_ids.device)
+    # The token of a row without one may be any: what is computed behind it does not count.
+    token_ids = unseen.token_ids.index_select(0, sources).clamp_(min=0)
+    return input_ids.index_copy_(0, targets, token_ids)
+
+
 def _copies(
     scheduled: Sequence[Scheduled], block_size: int, device: torch.device
 ) -> torch.Tensor | None:
     copies = [
-        (item.forked_from, item.seq.block_table[item.seq.num_computed_tokens // block_size])
+        (item.forked_from, item.seq.block_table[item.begin // block_size])
         for item in scheduled
         if item.forked_from is not None
     ]
-    return _upload(torch.tensor(copies), device) if copies else None
+    return upload(torch.tensor(copies), device) if copies else None
 
 
 def _scored_tokens(scheduled: Sequence[Scheduled], device: torch.device) -> ScoredTokens | None:
@@ -94,21 +125,14 @@ def _scored_tokens(scheduled: Sequence[Scheduled], device: torch.device) -> Scor
     offset = 0
     for item in scheduled:
         seq, scored = item.seq, item.newly_scored
-        row_of_first_token = offset - seq.num_computed_tokens
+        row_of_first_token = offset - item.begin
         indices.extend(row_of_first_token + position - 1 for position in scored)
         token_ids.extend(seq.token_ids[scored.start : scored.stop])
         num_top.extend([seq.params.logprobs or 0] * len(scored))
         offset += item.num_tokens
     if not indices:
         return None
-    return ScoredTokens(_upload(torch.tensor(indices), device), token_ids, num_top)
-
-
-def _upload(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """From pinned memory, so that the host goes on while the copy waits for its turn."""
-    if device.type == "cpu":
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return ScoredTokens(upload(torch.tensor(indices), device), token_ids, num_top)
 
 
 def _block_tables(scheduled: Sequence[Scheduled]) -> torch.Tensor:

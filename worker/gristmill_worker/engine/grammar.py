@@ -19,6 +19,7 @@ import torch
 
 from gristmill.grammar import make_matcher, make_tokenizer, readable
 from gristmill.types import Grammar
+from gristmill_worker.upload import upload
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -182,17 +183,17 @@ def apply_masks(
     if not rows:
         return
     device, vocab_size = logits.device, logits.shape[1]
-    masks = torch.from_numpy(np.stack([mask for _, mask in rows])).to(device)
+    masks = upload(torch.from_numpy(np.stack([mask for _, mask in rows])), device)
     penalty = _penalties(device).index_select(0, masks.flatten().int())
     penalty = penalty.view(len(rows), -1)[:, :vocab_size]
     row_idx = [i for i, _ in rows]
     if row_idx == list(range(len(logits))):
         logits += penalty
     else:
-        logits.index_add_(0, torch.tensor(row_idx, device=device), penalty)
+        logits.index_add_(0, upload(torch.tensor(row_idx), device), penalty)
 
 
 def _penalties(device: torch.device) -> torch.Tensor:  # [256, 8] float32
     """What each value of a byte adds to the logits of its eight tokens."""
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-    return torch.from_numpy(np.where(bits, np.float32(0), np.float32("-inf"))).to(device)
+    return upload(torch.from_numpy(np.where(bits, np.float32(0), np.float32("-inf"))), device)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from gristmill.types import SamplingParams
+from gristmill_worker.upload import upload
 
 
 class TokenCounts:
@@ -73,9 +74,10 @@ def apply_penalties(
         ]
     )
     device = logits.device
-    where = (torch.from_numpy(row_idx).to(device), torch.from_numpy(token_ids).to(device))
-    factor = torch.from_numpy(factors).to(device, logits.dtype)
-    loss = torch.from_numpy(losses).to(device, logits.dtype)
+    where = tuple(upload(torch.from_numpy(part), device) for part in (row_idx, token_ids))
+    factor, loss = (
+        upload(torch.from_numpy(part).to(logits.dtype), device) for part in (factors, losses)
+    )
     found = logits[where]
     repeated = torch.where(found > 0, found / factor, found * factor)
     logits[where] = repeated - loss

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from gristmill.types import TokenLogprob
+from gristmill_worker.engine.plan import Scheduled
 from gristmill_worker.engine.pooling import Pooler
 from gristmill_worker.engine.row_errors import invalid_output
 from gristmill_worker.engine.sampler import Unsampled
-from gristmill_worker.engine.scheduler import Scheduled
 
 
 def take_states(
@@ -25,7 +25,7 @@ def take_states(
     for item, pooler in zip(scheduled, poolers, strict=True):
         if pooler is not None:
             of_item = states[start : start + item.num_tokens]
-            pooler.take(of_item, begin=item.seq.num_computed_tokens)
+            pooler.take(of_item, begin=item.begin)
         start += item.num_tokens
 
 
@@ -36,6 +36,4 @@ def take_scores(scheduled: Iterable[Scheduled], scores: Iterable[TokenLogprob]) 
         of_item = list(itertools.islice(found, len(item.newly_scored)))
         item.seq.scored += of_item
         if any(math.isnan(one.logprob) for one in of_item):
-            item.seq.error = invalid_output(
-                Unsampled.NOT_FINITE.value, at=item.seq.num_computed_tokens
-            )
+            item.seq.error = invalid_output(Unsampled.NOT_FINITE.value, at=item.begin)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from gristmill.types import RowError
-from gristmill_worker.engine.sampler import SamplingRow, Unsampled, sample
+from gristmill_worker.engine.sampler import Picks, SamplingRow, pick
 from gristmill_worker.engine.sequence import Sequence
 from gristmill_worker.models.loader import LoadedModel
 
@@ -50,39 +50,35 @@ def _is_of_the_machine(error: Exception) -> bool:
     return isinstance(error, _MACHINE) or "can't allocate memory" in str(error)
 
 
-def sample_apart(
+def pick_apart(
     logits: torch.Tensor,  # [S, vocab_size] float32, changed in place
     rows: list[SamplingRow],
     *,
+    may_wait: bool,
     compute_again: Callable[[], torch.Tensor],  # -> [S, vocab_size]
-) -> list[int | Unsampled | RowError]:
-    """As `sample`, but a row that makes the Sampler raise is told from the others.
+) -> tuple[Picks, dict[int, RowError]]:
+    """As `pick`, but a row that makes the Sampler raise is told from the others, with its error.
 
     The Sampler works on all rows at once. When it raises, the logits, which it may have changed,
     are computed again, and each row is sampled alone. Where all of several rows raise it is no
     row's doing, and the exception leaves.
     """
     try:
-        return [*sample(logits, rows)]
+        return pick(logits, rows, may_wait=may_wait), {}
     except Exception as error:
         if _is_of_the_machine(error):
             raise
         logits = compute_again()
-        picked = [_sample_alone(logits[i : i + 1], row) for i, row in enumerate(rows)]
-        if len(rows) > 1 and all(isinstance(one, RowError) for one in picked):
+        token_ids = torch.zeros(len(rows), dtype=torch.long, device=logits.device)
+        errors: dict[int, RowError] = {}
+        for i, row in enumerate(rows):
+            try:
+                token_ids[i : i + 1] = pick(logits[i : i + 1], [row]).token_ids
+            except Exception as of_row:
+                errors[i] = row_fault(of_row)
+        if len(rows) > 1 and len(errors) == len(rows):
             raise
-        return picked
-
-
-def _sample_alone(
-    logits: torch.Tensor,  # [1, vocab_size]
-    row: SamplingRow,
-) -> int | Unsampled | RowError:
-    try:
-        [picked] = sample(logits, [row])
-    except Exception as error:
-        return row_fault(error)
-    return picked
+        return Picks(token_ids), errors
 
 
 def refusal(

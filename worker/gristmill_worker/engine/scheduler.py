@@ -24,53 +24,9 @@ from dataclasses import dataclass, replace
 
 from gristmill_worker.engine.block_manager import BlockManager, Prefix
 from gristmill_worker.engine.drafter import worthwhile_drafts
+from gristmill_worker.engine.plan import Scheduled, SchedulerOutput
 from gristmill_worker.engine.sequence import Sequence, SequenceStatus
 from gristmill_worker.engine.underway import Underway
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """One Sequence computes its next `num_tokens` tokens, the last of which are `drafts`."""
-
-    seq: Sequence
-    num_tokens: int
-    drafts: tuple[int, ...] = ()
-    #: Block to be copied first into the one that these tokens begin in.
-    forked_from: int | None = None
-
-    @property
-    def num_known_tokens(self) -> int:
-        return self.num_tokens - len(self.drafts)
-
-    @property
-    def newly_scored(self) -> range:
-        """Positions of the prompt's tokens whose log-probability this finds: each is predicted by
-        the token before it."""
-        seq = self.seq
-        first = seq.num_prompt_tokens - seq.num_unscored_tokens
-        end = min(seq.num_computed_tokens + self.num_tokens + 1, seq.num_prompt_tokens)
-        return range(first, max(first, end))
-
-    @property
-    def reaches_end(self) -> bool:
-        """Whether this computes the Sequence's last token, and so yields its next one."""
-        end = self.seq.num_computed_tokens + self.num_known_tokens
-        return end == self.seq.num_tokens and self.seq.finish_reason is None
-
-    @property
-    def num_logits(self) -> int:
-        """Rows of logits that are wanted: of the last token and of each draft behind it."""
-        return 1 + len(self.drafts) if self.reaches_end else 0
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerOutput:
-    scheduled: tuple[Scheduled, ...]
-    num_preempted: int
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(item.num_tokens for item in self.scheduled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +53,16 @@ class Scheduler:
         max_num_batched_tokens: int,
         expected_output_tokens: float,
         drafting: Drafting | None = None,
+        foresees_up_to: int | None = None,
     ) -> None:
+        """`foresees_up_to` is how long a row may get, where steps are begun (see `begin`)."""
         assert max_num_batched_tokens >= max_num_seqs, "every decoding row needs one token a step"
         self.block_manager = block_manager
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self._drafting = drafting
+        self._foresees_up_to = foresees_up_to
+        self._begun: list[SchedulerOutput] = []
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         #: Learned from the rows that finish; the argument is the guess before any has.
@@ -122,10 +82,49 @@ class Scheduler:
             self._add_drafts(scheduled, self._drafting)
         return SchedulerOutput(tuple(scheduled), num_preempted)
 
-    def advance(self, output: SchedulerOutput) -> None:
-        """Take note that the step was computed. Drafts do not count before `accept_drafts`."""
+    def begin(self, output: SchedulerOutput) -> None:
+        """The step is under way: others may be planned before its results are known.
+
+        A row goes on as if its next token were known, unless it is bound to end with it, or has to
+        know it: then it sits out until `advance`.
+        """
+        self._begun.append(output)
         for item in output.scheduled:
+            item.seq.num_tokens_under_way += item.num_known_tokens
+            item.seq.num_foreseen_tokens += self._foresees(item)
+
+    def advance(self, output: SchedulerOutput) -> None:
+        """Take note that the step was computed. Drafts do not count before `accept_drafts`.
+
+        The tokens that it yields, if it was begun, have to be added before the next plan.
+        """
+        was_begun = output in self._begun
+        if was_begun:
+            self._begun.remove(output)
+        for item in output.scheduled:
+            if item.is_void:
+                continue
+            if was_begun:
+                item.seq.num_tokens_under_way -= item.num_known_tokens
+                item.seq.num_foreseen_tokens -= self._foresees(item)
             self._advance(item.seq, item.num_known_tokens)
+
+    def make_void(self, seq: Sequence) -> None:
+        """What steps under way compute of a Sequence does not count: it was foreseen wrongly."""
+        seq.life += 1
+        seq.num_tokens_under_way = seq.num_foreseen_tokens = 0
+
+    def _foresees(self, item: Scheduled) -> bool:
+        """Whether the token behind the one that `item` yields is computed before that is known."""
+        seq, num_tokens = item.seq, item.end + 1
+        return (
+            self._foresees_up_to is not None
+            and num_tokens < self._foresees_up_to
+            and num_tokens - seq.num_prompt_tokens < seq.params.max_tokens
+            and item.reaches_end
+            and not item.drafts
+            and seq.may_look_ahead
+        )
 
     def accept_drafts(self, item: Scheduled, num_accepted: int) -> None:
         """The first drafts of `item` were right, and the Sequence has taken them in."""
@@ -144,6 +143,7 @@ class Scheduler:
             if seq.status is SequenceStatus.WAITING:
                 self.waiting.remove(seq)
             seq.status = SequenceStatus.FINISHED
+            self.make_void(seq)
             self.block_manager.free(seq)
             if seq.finish_reason is not None and seq.num_generated_tokens:
                 error = seq.num_generated_tokens - self._expected_output
@@ -161,13 +161,14 @@ class Scheduler:
             num_tokens = min(seq.num_uncomputed_tokens, budget)
             if num_tokens == 0:
                 continue
-            while not self.block_manager.extend(seq, seq.num_computed_tokens + num_tokens):
+            item = Scheduled.next_of(seq, num_tokens)
+            while not self.block_manager.extend(seq, item.end):
                 victim = self._preempt_newest(scheduled)
                 num_preempted += 1
                 if victim is seq:
                     break
             else:
-                scheduled.append(Scheduled(seq, num_tokens))
+                scheduled.append(item)
                 budget = self.max_num_batched_tokens - sum(item.num_tokens for item in scheduled)
         return num_preempted
 
@@ -177,6 +178,7 @@ class Scheduler:
         self.running.remove(victim)
         scheduled[:] = [item for item in scheduled if item.seq is not victim]
         self.block_manager.free(victim)
+        self.make_void(victim)
         victim.num_computed_tokens = 0
         victim.num_preemptions += 1
         victim.status = SequenceStatus.WAITING
@@ -203,7 +205,7 @@ class Scheduler:
             num_tokens = self._start(seq, prefix, budget)
             underway.add(seq)
             reserved += self._expected_growth(seq)
-            scheduled.append(Scheduled(seq, num_tokens, forked_from=prefix.fork))
+            scheduled.append(Scheduled.next_of(seq, num_tokens, prefix.fork))
             budget -= num_tokens
         self.waiting.extendleft(reversed(stepped_over))
 
@@ -229,8 +231,10 @@ class Scheduler:
         room = min(self.max_num_batched_tokens - num_tokens, self.max_num_seqs - num_rows)
         for i, item in enumerate(scheduled):
             seq = item.seq
-            if room < 1 or not item.reaches_end or item.num_tokens > 1 or not seq.may_draft:
+            if room < 1 or not item.reaches_end or item.num_tokens > 1 or not seq.may_look_ahead:
                 continue
+            if seq.num_foreseen_tokens:
+                continue  # nobody knows what the drafts would follow
             worthwhile = worthwhile_drafts(
                 seq.drafter.acceptance, num_tokens=num_tokens, fixed_tokens=drafting.fixed_tokens
             )

@@ -21,8 +21,8 @@ class Sequence:
     """State of one Job, which has one prompt, from `Engine.add` to its end.
 
     `token_ids` is the prompt followed by what was generated. `num_computed_tokens` of them have
-    their keys and values in the KV cache; block_table[i] is the Block of tokens
-    [i * block_size, (i + 1) * block_size).
+    their keys and values in the KV cache, where others may find them; block_table[i] is the Block
+    of tokens [i * block_size, (i + 1) * block_size).
     """
 
     def __init__(self, seq_id: str, job: Job, arrival: int, resume: Generated) -> None:
@@ -41,6 +41,13 @@ class Sequence:
         self.logprobs: list[TokenLogprob] = list(resume.logprobs)
         self.status = SequenceStatus.WAITING
         self.num_computed_tokens = 0
+        #: Tokens behind them that are computed by steps whose results nobody has seen yet.
+        self.num_tokens_under_way = 0
+        #: Tokens behind `token_ids` that such steps pick, where what follows them is computed
+        #: before anybody has seen them.
+        self.num_foreseen_tokens = 0
+        #: Grows when what is under way has become worthless.
+        self.life = 0
         self.block_table: list[int] = []
         #: Hash chain over the full Blocks of token_ids, grown on demand by the BlockManager.
         self.block_hashes: list[int] = []
@@ -55,8 +62,8 @@ class Sequence:
         self.error: RowError | None = None
 
     @property
-    def may_draft(self) -> bool:
-        """Whether a later token can be sampled before those between are known to be right."""
+    def may_look_ahead(self) -> bool:
+        """Whether a later token can be sampled before those between are known."""
         return not self.params.has_penalties and self.params.grammar is None
 
     @property
@@ -79,7 +86,8 @@ class Sequence:
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        return self.num_tokens_to_compute - self.num_computed_tokens
+        num_behind = self.num_tokens_to_compute - self.num_computed_tokens
+        return num_behind + self.num_foreseen_tokens - self.num_tokens_under_way
 
     @property
     def num_unscored_tokens(self) -> int:

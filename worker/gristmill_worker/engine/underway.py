@@ -1,4 +1,7 @@
-"""Which prefixes running Sequences compute at this moment, and who does better to wait for one."""
+"""Which prefixes running Sequences compute at this moment, and who does better to wait for one.
+
+What a step under way computes counts among them until it has been seen to be sound.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class Underway:
         #: Who computes a Block, by the hash of the Block before it and its own first token.
         self._computed_by: dict[tuple[int, int], list[Sequence]] = {}
         for seq in running:
-            if seq.num_uncomputed_tokens > 1:
+            if seq.num_tokens_to_compute - seq.num_computed_tokens > 1:
                 self.add(seq)
 
     def add(self, seq: Sequence) -> None:

@@ -36,7 +36,7 @@ def send_test_event(
     endpoint: EndpointToWrite,
     body: Annotated[EndpointTest, Depends(json_body(EndpointTest))],
 ) -> EndpointTestObject:
-    """Send a sample event now, once, and say what the receiver answered, within ten seconds."""
+    """Send a sample event now, once, and say what the receiver answered, within 15 seconds."""
     if not api.webhook_tests.acquire(blocking=False):
         raise too_many(
             "Others test their endpoints just now. Try again in a moment.",

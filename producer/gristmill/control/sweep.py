@@ -33,14 +33,27 @@ _MAX_DOUBLINGS = 6
 
 
 @timed("sweep")
-def sweep(control: Control, *, end: Callable[[Control, Batch], object] | None = None) -> None:
-    """One round over all batches that something is due for.
+def sweep(
+    control: Control,
+    *,
+    end: Callable[[Control, Batch], object] | None = None,
+    should_pause: Callable[[], bool] = lambda: False,
+    after_id: str = "",
+) -> str:
+    """One round over all batches that something is due for; it may pause between two of them.
 
-    `end` is called with each that may have to end; by default it ends here and now (`end_if_due`).
+    Returns the batch behind which the next round is to begin (`after_id`), nothing unless it
+    paused. `end` is called with each that may have to end; by default it ends here and now
+    (`end_if_due`).
     Raises, after all of them had their turn, what the Store has lost of the first one.
     """
     damage: CorruptDocument | None = None
-    for batch in _due_batches(control):
+    paused_behind = ""
+    for batch in _due_batches(control, after_id):
+        if should_pause():
+            paused_behind = after_id
+            break
+        after_id = batch.id
         try:
             _ring_silent_shards(control, batch)
             (end or end_if_due)(control, read_batch(control, batch.tenant_id, batch.id))
@@ -53,6 +66,7 @@ def sweep(control: Control, *, end: Callable[[Control, Batch], object] | None = 
     remove_unneeded(control)
     if damage is not None:
         raise damage
+    return paused_behind
 
 
 def must_end(control: Control, batch: Batch) -> bool:
@@ -115,8 +129,7 @@ def _ring_silent_shards(control: Control, batch: Batch) -> None:
             ring(control, batch, shard, lane=to, row_tokens=row_tokens)
 
 
-def _due_batches(control: Control) -> Iterator[Batch]:
-    after_id = ""
+def _due_batches(control: Control, after_id: str) -> Iterator[Batch]:
     while True:
         with control.ledger.read() as conn:
             page = list_due(conn, now=control.now, after_id=after_id)

@@ -72,6 +72,8 @@ class ControlTasks:
         self._slice_s = slice_s
         self._monotonic = monotonic
         self._held: dict[Ticket, float] = {}
+        #: The batch behind which the last sweep paused.
+        self._swept = ""
         self._sweeping, self._delivering = threading.Lock(), threading.Lock()
 
     def ring_dispatch(self) -> None:
@@ -89,7 +91,11 @@ class ControlTasks:
             if not is_alone:
                 return
             self._ring_uploads()
-            sweep(self._control, end=self._ring_end)
+            pause = _Pause(self._monotonic, self._slice_s, self._stop)
+            after_id, self._swept = self._swept, ""
+            self._swept = sweep(
+                self._control, end=self._ring_end, should_pause=pause, after_id=after_id
+            )
             with self._control.ledger.write() as conn:
                 tickets.forget_old(conn, now=self._control.now)
 

@@ -27,7 +27,7 @@ from gristmill.control.webhook_addresses import (
 )
 
 #: From the look-up of the name to the status line.
-ATTEMPT_S = 10.0
+ATTEMPT_S = 15.0
 #: So much of the answer is kept.
 MAX_ANSWER_BYTES = 1024
 #: Of several addresses, so many are tried.

@@ -254,6 +254,20 @@ def test_a_batch_of_a_model_of_another_process_waits_for_that_one(office: Office
     assert (left_at, office.bench.batch.ingest_row_idx) == (ROWS_A_WINDOW, 2 * ROWS_A_WINDOW)
 
 
+def test_a_sweep_that_takes_long_goes_on_where_it_was_at_the_next_call(office: Office) -> None:
+    bench, ids = office.bench, ["batch_a", "batch_b", "batch_c"]
+    for batch_id in ids:
+        bench.batch_id = batch_id
+        bench.create(expires_at=1)
+
+    swept = []
+    for _ in range(5):
+        office.first.sweep()
+        swept.append([of_batch for _, of_batch, _ in office.take(FINALIZE)])
+
+    assert swept[:3] == [["batch_a"], ["batch_b"], ["batch_c"]]
+
+
 def test_an_overdue_batch_ends_slice_by_slice(office: Office) -> None:
     office.submit(window_s=60)
     office.first.sweep()

@@ -79,7 +79,7 @@ class Intake:
         self.wake: Callable[[], None] = lambda: None
         #: Why it cannot work just now, for people.
         self.trouble = ""
-        #: When it last found something, and when the newest look began that found nothing.
+        #: When it last found something, and when the newest look began that found all Lanes empty.
         self.busy_at, self.empty_at = monotonic(), float("-inf")
         self._fetched: deque[Fetched] = deque()
         #: Whether the first Shard fetched waits until nothing else runs here.
@@ -213,7 +213,8 @@ class Intake:
         received = self._lanes.receive(wait_s, max_rows=rows, max_tokens=tokens)
         self._recover()
         if not received:
-            self.empty_at = now
+            if self._lanes.has_asked_all:  # else nobody knows what the other one has
+                self.empty_at = now
             if not may_wait:
                 self._poll_at = now + _POLL_INTERVAL_S
             return self._thread is not None and may_wait

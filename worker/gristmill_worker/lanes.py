@@ -31,6 +31,8 @@ class Lanes:
         self.names = names
         self._clock = clock
         self._first_again_at = clock()
+        #: Whether the latest look left none of its Lanes out.
+        self.has_asked_all = False
 
     def receive(
         self, wait_s: float, *, max_rows: int | None, max_tokens: int | None
@@ -44,6 +46,7 @@ class Lanes:
         while True:
             has_pause = len(self.names) > 1 and self._clock() < self._first_again_at
             names = self.names[1:] if has_pause else self.names
+            self.has_asked_all = not has_pause
             try:
                 return self._queue.receive(
                     names, 1, wait_s, max_rows=max_rows, max_tokens=max_tokens

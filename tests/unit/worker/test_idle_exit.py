@@ -60,3 +60,36 @@ def test_a_queue_that_is_away_or_slow_has_not_said_that_it_has_nothing() -> None
     assert not thread.is_alive()
     assert queue.stats(BULK_LANE).visible + queue.stats(BULK_LANE).leased == 0
     assert worker.stats.num_generated_tokens > 0
+
+
+class OwnLaneAway(MemoryQueue):
+    """Fails on all but the mixed Lane until `is_back`."""
+
+    is_back = False
+
+    def receive(
+        self, lanes: str | Sequence[str], max_messages: int, wait_s: float, **limits: Any
+    ) -> list[Lease]:
+        if "mine" in lanes and not self.is_back:
+            raise QueueError("not just now")
+        return super().receive(lanes, max_messages, wait_s, **limits)
+
+
+def test_while_its_own_lane_cannot_be_asked_an_empty_mixed_one_is_not_the_end() -> None:
+    queue = OwnLaneAway(60.0)
+    floor = Floor(queue=queue)
+    worker = floor.worker(lanes=("mine", BULK_LANE), exit_when_idle_s=5.0)
+    floor.send(0, LONG[:1], lane="mine")
+
+    for _ in range(8):
+        floor.clock.advance(3)
+        floor.turn(worker)
+    before = worker._has_been_idle(), len(floor.results())
+    queue.is_back = True
+    floor.clock.advance(30)
+    floor.turn(worker, times=60)
+    floor.clock.advance(10)
+    floor.turn(worker)
+
+    assert before == (False, 0)
+    assert len(floor.results()) == 1 and worker._has_been_idle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,11 +41,28 @@ BrokerUrl = Annotated[
 ]
 
 
+class Webhooks(StrEnum):
+    SEND = "send"
+    LEAVE = "leave"
+    ONLY = "only"
+
+
+WebhooksShare = Annotated[
+    Webhooks,
+    typer.Option(
+        "--webhooks",
+        help="Send them, leave them to other processes, or do nothing else: for a machine of "
+        "their own, the only one with a way out.",
+    ),
+]
+
+
 def control(
     ledger_url: LedgerUrl,
     queue_url: options.QueueUrl,
     store_url: options.StoreUrl,
     broker_url: BrokerUrl = None,
+    webhooks: WebhooksShare = Webhooks.SEND,
     health: options.HealthAddress = "127.0.0.1:0",
     models: options.Models = None,
     debug: options.Debug = False,
@@ -64,6 +82,7 @@ def control(
             telemetry.telemetry,
             *(ledger_url, queue_url, store_url, broker_url),
             models=models or [],
+            webhooks=webhooks,
         )
         _serve(process, telemetry)
 
@@ -93,6 +112,7 @@ def _connect(
     broker_url: str | None,
     *,
     models: list[str],
+    webhooks: Webhooks,
 ) -> ControlProcess:
     import logging
     import time
@@ -104,7 +124,7 @@ def _connect(
         from gristmill.local_model import find_local_model
         from gristmill.prices import read_prices
         from gristmill.process.connect import connect
-        from gristmill.process.control import LoopedControl
+        from gristmill.process.control import LoopedControl, WebhookControl
     if broker_url is not None:
         with server_needed():
             from gristmill.control.broker import parse_broker_url
@@ -121,10 +141,13 @@ def _connect(
         logging.getLogger(__name__).warning(
             "webhooks wait reason=their secrets are sealed; set GRISTMILL_KEY_PEPPER as for the API"
         )
+    if webhooks is Webhooks.ONLY:
+        return WebhookControl(control)
+    sends_webhooks = webhooks is Webhooks.SEND
     catalogue = [find_local_model(m, settings=settings, revision=None)[0] for m in models]
     if broker_url is None:
-        return LoopedControl(control, catalogue)
-    return CeleryControl(control, catalogue, broker)
+        return LoopedControl(control, catalogue, sends_webhooks=sends_webhooks)
+    return CeleryControl(control, catalogue, broker, sends_webhooks=sends_webhooks)
 
 
 def _serve(process: ControlProcess, telemetry: ProcessTelemetry) -> None:

@@ -37,8 +37,11 @@ _EVERY_S = {DISPATCH: 1.0, SWEEP: 2.0, WEBHOOKS: 2.0}
 _REACH_S = 5.0
 
 
-def make_app(broker: Broker) -> Celery:
-    """An app without tasks. Raises UsageError when the environment names another broker."""
+def make_app(broker: Broker, *, rings_webhooks: bool = True) -> Celery:
+    """An app without tasks. Raises UsageError when the environment names another broker.
+
+    Not `rings_webhooks`: other processes look by themselves whether there are any to send.
+    """
     app = Celery("gristmill", set_as_current=False)
     app.conf.update(
         broker_url=broker.url,
@@ -69,7 +72,9 @@ def make_app(broker: Broker) -> Celery:
             WEBHOOKS: {"queue": WEBHOOKS_QUEUE},
         },
         beat_schedule={
-            name: {"task": name, "schedule": every_s} for name, every_s in _EVERY_S.items()
+            name: {"task": name, "schedule": every_s}
+            for name, every_s in _EVERY_S.items()
+            if name != WEBHOOKS or rings_webhooks
         },
     )
     if {app.conf.broker_read_url, app.conf.broker_write_url} != {broker.url}:
@@ -102,6 +107,8 @@ def sender(app: Celery) -> Send:
     errors = _errors_of(app)
 
     def send(task: str, *ids: str) -> None:
+        if task == WEBHOOKS and task not in app.conf.beat_schedule:
+            return
         try:
             app.send_task(task, args=ids)
         except errors as error:

@@ -36,14 +36,25 @@ _NUM_THREADS = 4
 class CeleryControl:
     """One of them in a process: Celery keeps what is under way in its modules."""
 
-    def __init__(self, control: Control, catalogue: Sequence[Model], broker: Broker) -> None:
+    def __init__(
+        self,
+        control: Control,
+        catalogue: Sequence[Model],
+        broker: Broker,
+        *,
+        sends_webhooks: bool = True,
+    ) -> None:
         """Raises QueueError when the broker cannot be reached."""
         self.control = control
-        self._app = make_app(broker)
+        self._app = make_app(broker, rings_webhooks=sends_webhooks)
         reach(self._app, broker)
         self._uploads = ReadUploads(control, catalogue)
         # Whoever knows no model leaves the files to those who do.
-        self._queues = [CONTROL_QUEUE, WEBHOOKS_QUEUE, *([INGEST_QUEUE] if catalogue else [])]
+        self._queues = [
+            CONTROL_QUEUE,
+            *([WEBHOOKS_QUEUE] if sends_webhooks else []),
+            *([INGEST_QUEUE] if catalogue else []),
+        ]
         self._threads: _CeleryThreads | None = None
         self._loop: BellLoop | None = None
 

@@ -29,12 +29,14 @@ class ControlProcess(Protocol):
 class LoopedControl:
     """Without a broker: a thread for the loop, one for webhooks, one for the uploaded files."""
 
-    def __init__(self, control: Control, catalogue: Sequence[Model]) -> None:
+    def __init__(
+        self, control: Control, catalogue: Sequence[Model], *, sends_webhooks: bool = True
+    ) -> None:
         self.control = control
         self._loop = ControlLoop(control)
         self._uploads = ReadUploads(control, catalogue)
         self._webhooks = WebhookLoop(control)
-        self._reads_uploads = bool(catalogue)
+        self._sends_webhooks, self._reads_uploads = sends_webhooks, bool(catalogue)
 
     @property
     def troubles(self) -> tuple[str, ...]:
@@ -42,10 +44,27 @@ class LoopedControl:
         return tuple(filter(None, (loop.trouble for loop in loops)))
 
     def run(self, stop: threading.Event) -> None:
-        threads = [LoopThread(self._webhooks.run, stop, name="webhooks")]
+        threads = []
+        if self._sends_webhooks:
+            threads.append(LoopThread(self._webhooks.run, stop, name="webhooks"))
         if self._reads_uploads:
             threads.append(LoopThread(self._uploads.run, stop, name="ingest"))
         self._loop.run(stop)
         self._uploads.wake()
         for thread in threads:
             thread.join()
+
+
+class WebhookControl:
+    """Sends webhooks and does nothing else, where only this process has a way out."""
+
+    def __init__(self, control: Control) -> None:
+        self.control = control
+        self._webhooks = WebhookLoop(control)
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self._webhooks.trouble,)))
+
+    def run(self, stop: threading.Event) -> None:
+        self._webhooks.run(stop)

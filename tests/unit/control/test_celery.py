@@ -67,6 +67,17 @@ def test_only_the_control_tasks_can_be_called() -> None:
     assert set(app.conf.beat_schedule) == {"dispatch", "sweep", "webhooks"}
 
 
+def test_who_leaves_webhooks_to_others_rings_for_none() -> None:
+    app = make_app(broker(), rings_webhooks=False)
+
+    with patch.object(app, "send_task") as send_task:
+        sender(app)("webhooks")
+        sender(app)("dispatch")
+
+    assert set(app.conf.beat_schedule) == {"dispatch", "sweep"}
+    assert [call.args[0] for call in send_task.call_args_list] == ["dispatch"]
+
+
 def test_a_pickled_message_is_refused() -> None:
     conf = make_app(broker()).conf
     content_type, encoding, body = dumps({"args": []}, serializer="pickle")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from pipeline import TENANT, Crash, make_job, make_result, make_segment, make_windows
@@ -26,6 +27,8 @@ from gristmill.ledger import batches
 from gristmill.ledger.deliveries import DeliveryState
 from gristmill.ledger.status import BatchStatus, FreezeReason
 from gristmill.ledger.webhooks import EventType
+from gristmill.process.control import LoopedControl, WebhookControl
+from gristmill.process.loop_thread import LoopThread
 from gristmill.stores.keys import segment_key
 from gristmill.stores.segments import bell_of
 from gristmill.wire import encode_segment
@@ -129,6 +132,23 @@ def test_a_service_that_is_alone_need_not_wait_for_the_one_that_was_killed(
 
     assert len(receiver.calls) == 2
     assert hooks.deliveries()[0].state is DeliveryState.DELIVERED
+
+
+def test_webhooks_may_have_a_process_of_their_own(hooks: WebhookBench, receiver: Receiver) -> None:
+    hooks.listen(receiver.url)
+    hooks.end("batch_1")
+    stop, loop = threading.Event(), deliverer.WebhookLoop
+    rest = LoopedControl(hooks.control, [], sends_webhooks=False)
+
+    with patch.object(loop, "run", autospec=True, side_effect=loop.run) as run:
+        threads = [LoopThread(c.run, stop, name="c") for c in (rest, WebhookControl(hooks.control))]
+        receiver.wait(1)
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+    assert run.call_count == 1
+    assert len(receiver.calls) == 1
 
 
 def test_a_receiver_that_was_down_for_a_day_hears_all_once_it_is_up(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Characters handed to the Rust side at once: enough for all cores, and its results, about a
 #: hundred bytes for each token, stay near the processor.
-_MAX_CHARS_AT_ONCE = 1 << 18
+MAX_CHARS_AT_ONCE = 1 << 18
 _NEW_TURN = ChatOptions()
 
 
@@ -244,7 +244,7 @@ def in_groups(texts: Iterable[Text]) -> Iterator[list[Text]]:
     for text in texts:
         group.append(text)
         num_chars += len(text.text)
-        if num_chars >= _MAX_CHARS_AT_ONCE:
+        if num_chars >= MAX_CHARS_AT_ONCE:
             yield group
             group, num_chars = [], 0
     if group:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from gristmill.errors import BatchInvalid, UsageError
 from gristmill.requests.input_file import STRETCH_MAX_ROWS
 from gristmill.requests.prepare import Cursor, prepare
-from gristmill.requests.tokenise import Tokeniser
+from gristmill.requests.tokenise import MAX_CHARS_AT_ONCE, Tokeniser
 from gristmill.settings import Settings
 from gristmill.types import Endpoint
 
@@ -26,6 +27,26 @@ def test_windows_are_bounded_in_rows_and_bytes(read: Any, completion: MakeLine) 
 
     assert [window.num_rows for window in by_rows] == [STRETCH_MAX_ROWS, STRETCH_MAX_ROWS, 1]
     assert [window.num_rows for window in by_bytes] == [7, 7, 6]  # \u0001 has six characters
+
+
+def test_rows_keep_their_token_ids_however_many_texts_are_encoded_at_once(
+    read: Any, completion: MakeLine, make_model: Any
+) -> None:
+    model = make_model(max_model_len=25_000)
+    texts = [f"{n} " + "fox " * (20_000 - n) for n in range(8)]
+    lines = [completion(f"r{n}", [text, "hi", [1, n]]) for n, text in enumerate(texts)]
+    lines.insert(2, completion("too long", "fox " * 30_000))
+
+    (window,) = read(lines, model)
+
+    assert sum(map(len, texts)) > 2 * MAX_CHARS_AT_ONCE
+    assert [refused.row.custom_id for refused in window.refused] == ["too long"]
+    found = {job.rows[0].custom_id: [p.token_ids for p in job.prompts] for job in window.jobs}
+    encode = Tokenizer.from_file(str(model.path / "tokenizer.json")).encode
+    assert found == {
+        f"r{n}": [tuple(encode(text).ids), tuple(encode("hi").ids), (1, n)]
+        for n, text in enumerate(texts)
+    }
 
 
 def test_a_cursor_goes_on_where_a_window_ended(read: Any, completion: MakeLine) -> None:

@@ -43,6 +43,13 @@ module "secrets" {
   recovery_window_days = var.keep ? 30 : 0
 }
 
+# Where the first key of the API goes, by a task that writes there and nowhere else (services.tf).
+resource "aws_secretsmanager_secret" "first_key" {
+  name                    = "${var.name}/first-key"
+  description             = "The first key of the API."
+  recovery_window_in_days = var.keep ? 30 : 0
+}
+
 module "permissions" {
   source = "./modules/permissions"
 
@@ -52,6 +59,7 @@ module "permissions" {
   queues_arn_prefix = module.queues.arn_prefix
   metrics_namespace = local.namespace
   secret_arns       = values(module.secrets.arns)
+  key_secret_arn    = aws_secretsmanager_secret.first_key.arn
 }
 
 module "network" {

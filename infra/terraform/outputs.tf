@@ -37,3 +37,19 @@ output "worker_group_name" {
   description = "The Auto Scaling group of the workers."
   value       = one(module.workers[*].group_name)
 }
+
+output "make_first_key" {
+  description = "The command that makes the first key of the API, to be run once."
+  value = var.parts.services ? join(" ", [
+    "aws ecs run-task --launch-type FARGATE",
+    "--cluster ${aws_ecs_cluster.fleet[0].name}",
+    "--task-definition ${aws_ecs_task_definition.first_key[0].family}",
+    "--network-configuration",
+    "'awsvpcConfiguration={subnets=[${join(",", local.private_subnet_ids)}],securityGroups=[${module.api[0].security_group_id}]}'",
+  ]) : null
+}
+
+output "read_first_key" {
+  description = "The command that shows it."
+  value       = "aws secretsmanager get-secret-value --query SecretString --output text --secret-id ${aws_secretsmanager_secret.first_key.name}"
+}

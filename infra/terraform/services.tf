@@ -116,3 +116,41 @@ module "alarms" {
   database_identifiers       = module.database[*].identifier
   load_balancer_arn_suffixes = module.front_door[*].arn_suffix
 }
+
+# Not a service: run once, it makes the first key and puts it where only an operator reads it. What it
+# prints, and so what its log has, is the public part of the key.
+resource "aws_ecs_task_definition" "first_key" {
+  count = var.parts.services ? 1 : 0
+
+  family                   = "${var.name}-first-key"
+  requires_compatibilities = ["FARGATE"]
+  network_mode             = "awsvpc"
+  cpu                      = 512
+  memory                   = 1024
+  execution_role_arn       = module.permissions.start_role_arns["service"]
+  task_role_arn            = module.permissions.role_arns["keys"]
+
+  container_definitions = jsonencode([{
+    name    = "first-key"
+    image   = var.service_image
+    command = ["keys", "create", "--name", "first", "--scope", "admin", "--to-secret", aws_secretsmanager_secret.first_key.arn]
+    environment = [
+      for name, value in merge({ AWS_DEFAULT_REGION = data.aws_region.here.name }, local.ledger) :
+      { name = name, value = value }
+    ]
+    secrets = [for name, arn in local.secrets : { name = name, valueFrom = arn }]
+    linuxParameters = {
+      capabilities = { drop = ["ALL"] }
+    }
+    logConfiguration = {
+      logDriver = "awslogs"
+      options = {
+        awslogs-group         = "/${var.name}/api"
+        awslogs-region        = data.aws_region.here.name
+        awslogs-stream-prefix = "first-key"
+      }
+    }
+  }])
+}
+
+data "aws_region" "here" {}

@@ -16,6 +16,7 @@ from aws_server import REGION, AwsServer, running_aws
 from commands import NURSERY
 from installations import Fleet, commands_in, start_fleet
 from nursery import Nursery
+from openai import OpenAI
 from pipeline import fast_folder
 from policies import allows, parse_policy
 from postgresql import postgresql_process as postgresql_process
@@ -187,6 +188,27 @@ def test_a_batch_runs_over_what_terraform_made(made: Made, fleet: Fleet) -> None
     assert [line["custom_id"] for line in lines] == [row["custom_id"] for row in asked]
     assert {line["response"]["status_code"] for line in lines} == {200}
     assert_nothing_was_asked_that_the_policies_forbid(made, fleet)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_first_key_lies_in_its_secret_and_in_no_log(made: Made, fleet: Fleet) -> None:
+    task = made.aws.client("ecs").describe_task_definition(taskDefinition=f"{made.name}-first-key")
+    (container,) = task["taskDefinition"]["containerDefinitions"]
+    fleet.commands.environ |= {"AWS_ENDPOINT_URL_SECRETS_MANAGER": made.aws.url}
+    assert fleet.postgresql is not None
+    ledger = ("--ledger", fleet.postgresql.url)
+
+    ran = fleet.commands.start(*container["command"], *ledger)
+    code = ran.child.wait(60)
+    ran.is_over = True
+
+    assert code == 0, ran.err.read_text()
+    name = made.outputs["read_first_key"].rpartition(" ")[2]
+    key = made.aws.client("secretsmanager").get_secret_value(SecretId=name)["SecretString"]
+    assert OpenAI(base_url=str(fleet.client.base_url), api_key=key).models.list().data
+    assert key not in ran.out.read_text() + ran.err.read_text()
+    assert f"--task-definition {made.name}-first-key " in made.outputs["make_first_key"]
 
 
 def assert_nothing_was_asked_that_the_policies_forbid(made: Made, fleet: Fleet) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "services"))
 
-from policies import BUCKET, QUEUES, Statement, actions_of, allows, read_policy
+from policies import BUCKET, QUEUES, VALUES, Statement, actions_of, allows, read_policy
 
+from gristmill.cli import secret_store
 from gristmill.fleet import Pool
 from gristmill.messages import CONTROL_LANE
 from gristmill.process import cloudwatch
@@ -22,6 +23,7 @@ from gristmill.stores import s3, s3_probe, s3_reader
 from gristmill.stores.keys import batch_key, file_key, segments_prefix, shard_key, stop_key
 
 COMPONENTS = ["api", "control", "worker"]
+KEYS = "keys"
 STORE = f"{BUCKET}/mill"
 #: What AWS lets nobody narrow down to a resource; the second one is narrowed by its condition.
 ANY_RESOURCE = {"sqs:ListQueues", "cloudwatch:PutMetricData"}
@@ -47,6 +49,7 @@ OURS = {
     "s3": (s3, s3_probe, s3_reader),
     "sqs": (sqs, sqs_lanes),
     "cloudwatch": (cloudwatch,),
+    "secretsmanager": (secret_store,),
 }
 T, B, R = "acme", "batch_1", "run_1"
 SHARD = shard_key(T, B, R, 0)
@@ -56,7 +59,7 @@ LANE = Pool("revision", "hash", "float32", 8192).lane
 
 @pytest.fixture(scope="module")
 def policies() -> dict[str, list[Statement]]:
-    return {component: read_policy(component) for component in COMPONENTS}
+    return {component: read_policy(component) for component in [*COMPONENTS, KEYS]}
 
 
 def source_of(*modules: object) -> str:
@@ -80,7 +83,7 @@ def snake(action: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", action.partition(":")[2]).lower()
 
 
-@pytest.mark.parametrize("component", [*COMPONENTS, "secrets"])
+@pytest.mark.parametrize("component", [*COMPONENTS, KEYS, "secrets"])
 def test_nothing_is_allowed_wholesale(component: str) -> None:
     for statement in read_policy(component):
         assert statement.effect == "Allow"
@@ -89,7 +92,7 @@ def test_nothing_is_allowed_wholesale(component: str) -> None:
             assert set(statement.actions) <= ANY_RESOURCE
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("component", [*COMPONENTS, KEYS])
 def test_each_action_is_one_that_the_code_calls(
     component: str, policies: dict[str, list[Statement]]
 ) -> None:
@@ -180,6 +183,13 @@ def test_control_looks_for_unfinished_uploads_in_its_own_part_of_the_bucket(
 
     assert allows(control, action, BUCKET, s3__prefix="mill/")
     assert not allows(control, action, BUCKET, s3__prefix="")
+
+
+def test_what_makes_the_first_key_writes_its_secret_and_reads_none(
+    policies: dict[str, list[Statement]],
+) -> None:
+    assert list(actions_of(policies[KEYS])) == ["secretsmanager:PutSecretValue"]
+    assert policies[KEYS][0].resources == (VALUES["key"],)
 
 
 def test_the_api_reaches_no_queue_and_control_every_lane(

@@ -24,6 +24,7 @@ VALUES = {
     "prefix": "mill",
     "queues": QUEUES,
     "namespace": "gristmill",
+    "key": "arn:aws:secretsmanager:eu-central-1:123456789012:secret:gm/first-key",
     "secrets": json.dumps(["arn:aws:secretsmanager:eu-central-1:123456789012:secret:gm/key"]),
 }
 

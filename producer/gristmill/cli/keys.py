@@ -22,8 +22,10 @@ from gristmill.cli.output import (
     show_many,
 )
 from gristmill.cli.service import BaseUrl, Profile
+from gristmill.errors import UsageError
 
 if TYPE_CHECKING:
+    from gristmill.cli.key_rings import KeyRing
     from gristmill.client.objects import ApiKey
 
 app = typer.Typer(
@@ -56,6 +58,12 @@ Expires = Annotated[
 ]
 
 
+ToSecret = Annotated[
+    str | None,
+    typer.Option("--to-secret", metavar="ID", help="Into AWS Secrets Manager, not to stdout."),
+]
+
+
 @app.command()
 def create(
     data_dir: DataDir = None,
@@ -64,12 +72,13 @@ def create(
     name: Name = "",
     scopes: Scopes = None,
     expires: Expires = None,
+    to_secret: ToSecret = None,
     as_json: AsJson = False,
     base_url: BaseUrl = None,
     profile: Profile = None,
     debug: options.Debug = False,
 ) -> None:
-    """Make a key and print it. It is shown only now.
+    """Make a key and print it. It is shown only now, or with --to-secret not at all.
 
     Over the API (by default, as other commands) with a key that has the scope `admin`; with
     --data-dir or --ledger right in the ledger, for any tenant.
@@ -83,6 +92,9 @@ def create(
             made = ring.create(
                 tenant=tenant, name=name, scopes=tuple(scopes or ()), lifetime_s=lifetime_s
             )
+            if to_secret is not None:
+                _hide(made, ring, to_secret)
+                return
             _print_new(made, as_json=as_json)
 
 
@@ -150,6 +162,19 @@ def revoke(
             gone = ring.revoke(key_id)
         tenant = getattr(gone, "tenant", None)
         typer.echo(f"The key {gone.id}{f' of {tenant}' if tenant else ''} is revoked.")
+
+
+def _hide(key: ApiKey, ring: KeyRing, secret_id: str) -> None:
+    """A key that could not be handed over is of use to nobody."""
+    from gristmill.cli.secret_store import put_secret
+
+    assert key.key is not None, "a new key has its text"
+    try:
+        put_secret(secret_id, key.key)
+    except UsageError:
+        ring.revoke(key.id)
+        raise
+    typer.echo(f"The key {key.id} is in the secret {secret_id}.")
 
 
 def _print_new(key: ApiKey, *, as_json: bool) -> None:

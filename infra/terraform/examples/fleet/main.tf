@@ -82,3 +82,11 @@ output "store_url" {
 output "queue_url" {
   value = module.gristmill.queue_url
 }
+
+output "make_first_key" {
+  value = module.gristmill.make_first_key
+}
+
+output "read_first_key" {
+  value = module.gristmill.read_first_key
+}

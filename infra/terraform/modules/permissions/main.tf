@@ -10,7 +10,7 @@
 locals {
   store = "${var.bucket_arn}/${var.bucket_prefix}"
   policies = {
-    for component in ["api", "control", "worker"] : component => templatefile(
+    for component in ["api", "control", "worker", "keys"] : component => templatefile(
       "${path.module}/policies/${component}.json",
       {
         bucket    = var.bucket_arn
@@ -18,6 +18,7 @@ locals {
         prefix    = var.bucket_prefix
         queues    = var.queues_arn_prefix
         namespace = var.metrics_namespace
+        key       = var.key_secret_arn
       }
     )
   }

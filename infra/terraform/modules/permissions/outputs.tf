@@ -1,5 +1,5 @@
 output "role_arns" {
-  description = "The role of each component: api, control, worker."
+  description = "The role of each component: api, control, worker, and keys, which makes the first key."
   value       = { for component, role in aws_iam_role.component : component => role.arn }
 }
 

@@ -26,3 +26,8 @@ variable "secret_arns" {
   description = "The secrets that API and control get when they start."
   type        = list(string)
 }
+
+variable "key_secret_arn" {
+  description = "The secret that the first key of the API is written to."
+  type        = string
+}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gristmill_worker.models.large_pages import LargePages
+from gristmill_worker.models.large_pages import LargePages, ReusedPages
 from gristmill_worker.models.packing import OneDnnPacking, Packing, choose_packing
 from gristmill_worker.models.product import CompiledPacking
 
@@ -177,6 +177,23 @@ def test_large_pages_hand_out_memory_once() -> None:
         assert piece.shape == shape and piece.dtype is torch.float32
         assert bool((piece == n).all())
         assert piece.data_ptr() % 64 == 0
+
+
+def test_large_products_take_the_same_memory_once_it_is_free() -> None:
+    memory = ReusedPages()
+    first = memory.empty(16, 1 << 17).fill_(1.0)
+    view, place = first[3], first.data_ptr()
+    del first
+    while_it_is_held = memory.empty(16, 1 << 17).fill_(2.0)
+    held = view.clone()
+    del view
+    afterwards = memory.empty(12, 1 << 17).fill_(3.0)
+
+    assert while_it_is_held.data_ptr() != place and bool((held == 1.0).all())
+    assert afterwards.data_ptr() == place and bool((while_it_is_held == 2.0).all())
+    larger = memory.empty(40, 1 << 17).fill_(4.0)
+    assert larger.shape == (40, 1 << 17) and bool((afterwards == 3.0).all())
+    assert memory.empty(3, 5).shape == (3, 5)
 
 
 def test_the_choice_is_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def pack_linears(model: nn.Module, packing: Packing, forward: Callable[[], objec
 def _pack_group(
     model: nn.Module, group: list[tuple[str, nn.Linear]], packing: Packing, plain: PlainWeights
 ) -> None:
-    packed = _PackedGroup(packing, [linear for _, linear in group])
+    packed = _PackedGroup(packing, [linear for _, linear in group], plain)
     for position, (name, linear) in enumerate(group):
         parent_name, _, child_name = name.rpartition(".")
         member = _PackedLinear(packed, position, linear)
@@ -80,9 +80,8 @@ def _can_join(one: tuple[str, nn.Linear], other: tuple[str, nn.Linear]) -> bool:
 class _PackedGroup:
     """One packed weight for all layers of a group. The first call computes, the others take."""
 
-    def __init__(self, packing: Packing, linears: Sequence[nn.Linear]) -> None:
-        weights = [linear.weight.detach() for linear in linears]
-        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
+    def __init__(self, packing: Packing, linears: Sequence[nn.Linear], plain: PlainWeights) -> None:
+        weight = plain.join([linear.weight.detach() for linear in linears])
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
         sizes = [linear.out_features for linear in linears]
         self._bias = torch.cat(biases) if biases else None

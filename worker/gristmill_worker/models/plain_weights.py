@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
+
+from gristmill_worker.models.large_pages import ReusedPages
 
 #: The C library is asked for what it keeps each time that so much was packed.
 _TRIMMED_BYTES = 64 << 20
@@ -24,6 +26,14 @@ class PlainWeights:
     def __init__(self) -> None:
         self._files = _mapped_weights()
         self._untrimmed_bytes = 0
+        self._joined = ReusedPages()
+
+    def join(self, weights: Sequence[torch.Tensor]) -> torch.Tensor:  # float32
+        """Weights [out, in] of the same input below each other, until the next ones are joined."""
+        if len(weights) == 1:
+            return weights[0]
+        num_out = sum(len(weight) for weight in weights)
+        return torch.cat(list(weights), out=self._joined.empty(num_out, weights[0].shape[1]))
 
     def let_go(self, weights: Iterable[torch.Tensor]) -> None:
         """These have been packed."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from gristmill_worker.models.large_pages import LargePages
+from gristmill_worker.models.large_pages import LargePages, ReusedPages
 from gristmill_worker.native import Kernel, load_native
 
 _SOURCE = Path(__file__).with_name("product.c")
@@ -22,7 +22,7 @@ class CompiledPacking:
     def __init__(self, kernel: ctypes.CDLL) -> None:
         self.multiply = Kernel(kernel, "gristmill_multiply", "5P6q")
         self.panel_width: int = kernel.gristmill_panel()
-        self.memory = LargePages()
+        self.memory, self.products = LargePages(), ReusedPages()
 
     @classmethod
     def load(cls, cache_dir: Path) -> CompiledPacking | None:
@@ -60,7 +60,7 @@ class CompiledMatrix:
         assert depth == self._in_features, f"rows of {depth} for a weight of {self._in_features}"
         if bias is not None:
             bias = bias.expand(self._out_features).contiguous()
-        product = rows.new_empty(num_rows, self._out_features)
+        product = self._packing.products.empty(num_rows, self._out_features)
         self._packing.multiply(
             rows.data_ptr(),
             self._panels.data_ptr(),

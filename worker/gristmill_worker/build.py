@@ -23,6 +23,7 @@ from gristmill_worker.engine.plan import Scheduled
 from gristmill_worker.engine.sequence import Sequence
 from gristmill_worker.memory import CudaMemory, DeviceMemory, free_memory_bytes
 from gristmill_worker.models.loader import LoadedModel
+from gristmill_worker.models.plain_weights import trim_memory
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,9 @@ def build_engine(
         # show in the result.
         draft_fixed_tokens=FIXED_TOKENS if drafts and device.type == "cpu" else 0,
     )
-    return ContinuousBatchingEngine(loaded, config, attention=attention)
+    engine = ContinuousBatchingEngine(loaded, config, attention=attention)
+    trim_memory()  # what was tried on the way
+    return engine
 
 
 def head_shapes(loaded: LoadedModel) -> tuple[HeadShape, ...]:

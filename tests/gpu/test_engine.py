@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import transformers
 from drive import run
+from large_model import drive, num_parameters, random_llama
 from limits import bytes_per_s, flops, show
-from tiny import ARCHITECTURES, NumberDecoder, as_loaded, greedy_job, make_model, prompts
+from tiny import ARCHITECTURES, as_loaded, greedy_job, make_model, prompts
 
 from gristmill_worker.build import build_engine
-from gristmill_worker.engine.engine import ContinuousBatchingEngine
-from gristmill_worker.models.hook import ATTENTION
 from gristmill_worker.models.loader import LoadedModel
-from gristmill_worker.models.probe import forget_pad_token, probe
 
 pytestmark = pytest.mark.gpu
 
@@ -81,55 +76,6 @@ def test_replays_and_eager_steps_pick_the_same_tokens_in_bfloat16(
     print(f"\n{same} of {len(rows)} rows have the same ids with and without graphs", end="")
     # Padding changes the number of rows of a product, and with it the last bits of bfloat16.
     assert same >= len(rows) // 2
-
-
-def random_llama(device: torch.device) -> LoadedModel:
-    """A model of 1.2 billion parameters of the shape that most have, with random weights."""
-    config = transformers.LlamaConfig(
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=64,
-        vocab_size=32_000,
-        max_position_embeddings=8192,
-        tie_word_embeddings=True,
-    )
-    layers = probe(transformers.LlamaForCausalLM, config, max_model_len=8192)
-    with device:
-        model: Any = transformers.LlamaForCausalLM._from_config(
-            copy.deepcopy(config), dtype=torch.bfloat16, attn_implementation=ATTENTION
-        )
-    forget_pad_token(model)
-    model.eval().requires_grad_(False)
-    return LoadedModel(
-        model=model,
-        layers=layers,
-        max_model_len=8192,
-        vocab_size=32_000,
-        eos_token_ids=frozenset(),
-        tokenizer=NumberDecoder(),
-    )
-
-
-def num_parameters(loaded: LoadedModel) -> int:
-    return sum(parameter.numel() for parameter in loaded.model.parameters())
-
-
-def drive(engine: ContinuousBatchingEngine, num_rows: int, length: int, max_tokens: int) -> float:
-    """Seconds from the first step to the last; each row must get all of its tokens."""
-    for i, row in enumerate(prompts([length] * num_rows, seed=length)):
-        engine.add(str(i), greedy_job(row, max_tokens, ignore_eos=True))
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    finished = []
-    while engine.num_live:
-        finished += engine.step().finished
-    took = time.perf_counter() - began
-    lengths = [len(end.generated.token_ids) for end in finished]
-    assert lengths == [max_tokens] * num_rows
-    return took
 
 
 @pytest.fixture(scope="module")

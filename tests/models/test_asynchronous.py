@@ -69,10 +69,10 @@ def test_a_step_is_read_when_the_next_one_has_been_launched(model_pair: Any) -> 
     log = Log(engine)
     rows = prompts([3, 40, 9])
 
-    finished = run(engine, [(str(i), greedy_job(row, 12)) for i, row in enumerate(rows)])
+    finished = run(engine, [(str(i), greedy_job(row, 8)) for i, row in enumerate(rows)])
 
     for i, row in enumerate(rows):
-        assert list(finished[str(i)].generated.token_ids) == greedy_alone(oracle, row, 12)
+        assert list(finished[str(i)].generated.token_ids) == greedy_alone(oracle, row, 8)
     num_steps = len(log.events) // 2
     expected = [("launched", 0)]
     for n in range(1, num_steps):
@@ -173,7 +173,7 @@ def test_counts_and_results_are_those_of_the_synchronous_engine(
     [shared] = prompts([48], seed=2)
     jobs = {
         str(i): job([*shared, i], 6 + i, **wish, stop_token_ids=tuple(range(3, 199, 11)))
-        for i, wish in enumerate([*ON_THE_DEVICE, *BY_THE_HOST] * 3)
+        for i, wish in enumerate([*ON_THE_DEVICE, *BY_THE_HOST] * 2)
     }
     exact = {"block_size": 16, "attention": compiled, "draft_fixed_tokens": 0, "num_blocks": 40}
 
@@ -205,6 +205,28 @@ def test_rows_for_which_the_candidates_do_not_suffice_draw_again(
 
     assert totals(engine, jobs) == totals(make_engine(loaded, **exact), jobs)
     assert any(undecided), "all tokens were decided"
+
+
+def test_a_row_ends_at_its_limit_and_at_the_window_and_computes_nothing_behind(
+    model_pair: Any,
+) -> None:
+    _, loaded = model_pair("llama")
+    engine = make_engine(  # a window of 32
+        loaded, num_blocks=8, asynchronous=True, draft_fixed_tokens=0, prefix_caching=False
+    )
+    longest = []
+    runs = engine._runner.run
+    engine._runner.run = lambda batch: (  # type: ignore[method-assign]
+        longest.append(int(batch.positions.max())),
+        runs(batch),
+    )[1]
+
+    ends = run(engine, [("window", greedy_job([5] * 10, 500, ignore_eos=True))])
+    assert ends["window"].usage.completion_tokens == 22 and max(longest) == 30
+    longest.clear()
+    ends = run(engine, [("limit", greedy_job([5] * 10, 7, ignore_eos=True))])
+
+    assert ends["limit"].usage.completion_tokens == 7 and max(longest) == 15
 
 
 def test_a_row_that_is_cancelled_under_way_may_come_back_under_its_name(model_pair: Any) -> None:

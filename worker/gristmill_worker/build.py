@@ -31,8 +31,9 @@ log = logging.getLogger(__name__)
 #: with the page cache; a GPU is the Worker's own, and its largest step is measured.
 _CPU_FRACTION, _GPU_FRACTION = 0.5, 0.9
 #: What the Sampler holds for one logit at most: in float64 the scaled, the weights, those that
-#: limits leave, their sums and one to work with.
-_SAMPLER_BYTES_PER_LOGIT = 5 * 8
+#: limits leave, their sums and one to work with; in float32 copies for log-probabilities and for
+#: rows that have to draw again.
+_SAMPLER_BYTES_PER_LOGIT = 6 * 8
 
 
 def build_engine(

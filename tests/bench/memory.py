@@ -155,14 +155,9 @@ def weights_mib(folder: Path) -> float:
     return numbers * 4 / _MIB
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--model", type=Path, help="a folder of safetensors")
-    arguments = parser.parse_args()
+def measure(folder: Path | None = None, *, rows: int = 64, tokens: int = 512) -> float:
+    """Prints all parts; gives what is held beyond weights and KV cache, of the weights."""
     settings = Settings()
-    folder = arguments.model
     if folder is None:
         folder = Path(find_model("smollm2-135m", settings=settings, convert_gguf=convert).path)
     config = AutoConfig.from_pretrained(folder)
@@ -177,10 +172,10 @@ def main() -> None:
     loaded = load_model(folder, cache_dir=settings.cache_dir)
     loading_peak = peak_mib() - sum(begun.values())
     show("loading", parts(loaded, None))
-    engine = build_engine(loaded, cache_dir=settings.cache_dir, max_num_seqs=arguments.rows)
+    engine = build_engine(loaded, cache_dir=settings.cache_dir, max_num_seqs=rows)
     show("the engine is built", parts(loaded, engine))
     forget_peak()
-    most = answer(engine, loaded, arguments.rows, arguments.tokens)
+    most = answer(engine, loaded, rows, tokens)
     show("a step, at most", most)
     running_peak = peak_mib()
     last = parts(loaded, engine)
@@ -201,8 +196,19 @@ def main() -> None:
     print(f"most at any moment of the run, such pages included {moment / weights:.1%}")
     print(
         f"most while loading {loading_peak:.0f} MiB, {loading_peak / weights:.2f} of the weights "
-        f"(goal: {_GOAL_LOADING:.0f})"
+        f"(goal: {_GOAL_LOADING:.0f})",
+        flush=True,
     )
+    return beyond / weights
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--model", type=Path, help="a folder of safetensors")
+    arguments = parser.parse_args()
+    measure(arguments.model, rows=arguments.rows, tokens=arguments.tokens)
 
 
 if __name__ == "__main__":

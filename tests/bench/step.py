@@ -13,7 +13,8 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -95,38 +96,61 @@ def attention(engine: ContinuousBatchingEngine, loaded: LoadedModel) -> Callable
     return run
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Medians of a decode step, and of its parts alone. Times in seconds."""
+
+    num_rows: int
+    context: int
+    step_s: float
+    products_s: float
+    attention_s: float
+    read_s: float
+    share: float
+    num_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"| {self.num_rows} | {self.context} | {self.step_s * 1000:.1f} "
+            f"| {self.products_s * 1000:.1f} | {self.share:.2f} | {self.attention_s * 1000:.1f} "
+            f"| {self.num_bytes / self.attention_s / 1e9:.1f} "
+            f"| {self.num_bytes / self.read_s / 1e9:.1f} |"
+        )
+
+
 @torch.inference_mode()
+def measure(num_rows: int, contexts: Sequence[int], num_rounds: int) -> list[Step]:
+    """Prints a table, and gives its rows."""
+    settings = Settings()
+    folder = find_model("smollm2-135m", settings=settings, convert_gguf=convert).path
+    loaded = load_model(Path(folder), cache_dir=settings.cache_dir)
+    multiply = products(loaded, num_rows)
+    print("| rows | context | step ms | products ms | share | attention ms | GB/s | reading GB/s |")
+    print("|---|---|---|---|---|---|---|---|")
+    steps: list[Step] = []
+    for context in contexts:
+        engine = decoding_engine(loaded, num_rows, context)
+        attend = attention(engine, loaded)
+        num_bytes = sum(s.num_tokens for s in engine.scheduler.running) * loaded.kv_bytes_per_token
+        memory = torch.ones(num_bytes // 4)
+        rounds = [
+            (timed(engine.step), timed(multiply), timed(attend), timed(memory.sum))
+            for _ in range(num_rounds)
+        ]
+        medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
+        share = statistics.median(one / whole for whole, one, _, _ in rounds)
+        steps.append(Step(num_rows, context, *medians, share, num_bytes))
+        print(steps[-1], flush=True)
+    return steps
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--contexts", type=int, nargs="+", default=[64, 512])
     parser.add_argument("--steps", type=int, default=20)
     arguments = parser.parse_args()
-    settings = Settings()
-    folder = find_model("smollm2-135m", settings=settings, convert_gguf=convert).path
-    loaded = load_model(Path(folder), cache_dir=settings.cache_dir)
-    multiply = products(loaded, arguments.rows)
-    print("| rows | context | step ms | products ms | share | attention ms | GB/s | reading GB/s |")
-    print("|---|---|---|---|---|---|---|---|")
-    for context in arguments.contexts:
-        engine = decoding_engine(loaded, arguments.rows, context)
-        attend = attention(engine, loaded)
-        num_bytes = sum(s.num_tokens for s in engine.scheduler.running) * loaded.kv_bytes_per_token
-        memory = torch.ones(num_bytes // 4)
-        rounds = [
-            (timed(engine.step), timed(multiply), timed(attend), timed(memory.sum))
-            for _ in range(arguments.steps)
-        ]
-        step, product, attended, read = (
-            statistics.median(column) for column in zip(*rounds, strict=True)
-        )
-        share = statistics.median(one / whole for whole, one, _, _ in rounds)
-        print(
-            f"| {arguments.rows} | {context} | {step * 1000:.1f} | {product * 1000:.1f} "
-            f"| {share:.2f} | {attended * 1000:.1f} | {num_bytes / attended / 1e9:.1f} "
-            f"| {num_bytes / read / 1e9:.1f} |",
-            flush=True,
-        )
+    measure(arguments.rows, arguments.contexts, arguments.steps)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ typedef float half __attribute__((vector_size(2 * LANES)));
 typedef double dvec __attribute__((vector_size(4 * LANES))); /* as many lanes as half a vec */
 
 /* Fewer elements than this are done sooner than a second thread has begun. */
-#define WORTH_THREADS(num_elements) ((num_elements) >= 65536)
+#define WORTH_THREADS(num_elements) ((num_elements) >= 16384)
 
 static inline vec select_vec(ivec mask, vec yes, vec no) {
     return (vec)((mask & (ivec)yes) | (~mask & (ivec)no));

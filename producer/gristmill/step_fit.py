@@ -17,6 +17,7 @@ _HELD = (1e-4, 5e-3, 1e-3, 1e-4)
 _MORE = 0.05
 #: Seconds of a step, a row, a token in the KV cache, a prompt token.
 _Terms = tuple[float, float, float, float]
+_PAIRS = tuple((i, j) for i in range(4) for j in range(i + 1))
 
 
 class StepFit:
@@ -27,8 +28,11 @@ class StepFit:
     reason of its own (a compiler, a swapped page) hardly counts.
     """
 
+    __slots__ = ("_all_s", "_has_decoded", "_new_s", "_products", "_sums", "_terms")
+
     def __init__(self) -> None:
-        self._squares = [[0.0] * 4 for _ in range(4)]
+        #: Of each two terms, as _PAIRS has them, and of each alone.
+        self._products = [0.0] * len(_PAIRS)
         self._sums = [0.0] * 4
         #: Seconds since it was fitted, and in all; both fade.
         self._new_s = self._all_s = 0.0
@@ -49,11 +53,13 @@ class StepFit:
         parts = (1.0, num_rows, num_context, num_prefill)
         fade = 0.5 ** (num_steps * step_s / _HALF_LIFE_S)
         weight = num_steps / step_s
-        for i, part in enumerate(parts):
-            row = self._squares[i]
-            for j in range(i + 1):
-                row[j] = row[j] * fade + weight * part * parts[j]
-            self._sums[i] = self._sums[i] * fade + num_steps * part
+        self._products = [
+            old * fade + weight * parts[i] * parts[j]
+            for old, (i, j) in zip(self._products, _PAIRS, strict=True)
+        ]
+        self._sums = [
+            old * fade + num_steps * part for old, part in zip(self._sums, parts, strict=True)
+        ]
         self._new_s += num_steps * step_s
         self._all_s = self._all_s * fade + num_steps * step_s
         if self._new_s > _MORE * self._all_s:
@@ -79,13 +85,14 @@ class StepFit:
 
     def _solve(self) -> _Terms:
         """The best terms; one that would be below 0 is left out, the worst first."""
-        scales = [sqrt(self._squares[i][i]) for i in range(4)]
+        squares = dict(zip(_PAIRS, self._products, strict=True))
+        scales = [sqrt(squares[i, i]) for i in range(4)]
         used = [i for i in range(4) if scales[i] > 0]
         found = [0.0] * 4
         while used:
             # Each term in units of what was measured of it, so that its share of the time counts.
             matrix = [
-                [self._squares[max(i, j)][min(i, j)] / (scales[i] * scales[j]) for j in used]
+                [squares[max(i, j), min(i, j)] / (scales[i] * scales[j]) for j in used]
                 for i in used
             ]
             for k, i in enumerate(used):

@@ -6,6 +6,7 @@
 #
 # S3 says that an object is not there only to somebody who may list its key (s3:prefix is then the
 # key itself), and that reading is forbidden to all others. So each may list where it reads.
+# Of unfinished uploads S3 knows no such condition: who may list any may list those of the bucket.
 
 locals {
   store = "${var.bucket_arn}/${var.bucket_prefix}"

@@ -1,7 +1,7 @@
 """The tables of the Ledger. Times are integer Unix seconds, ids are text, JSON is text.
 
-Every table but `models`, `workers`, `chores`, `lanes` and `paces` has `tenant_id`. The statements
-written against them run on SQLite and PostgreSQL.
+Every table but `models`, `workers`, `chores`, `lanes`, `paces` and `ended_sessions` has
+`tenant_id`. The statements written against them run on SQLite and PostgreSQL.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ from sqlalchemy import BigInteger, Column, Index, String, Table
 
 from gristmill.ledger.schema import metadata
 
-# Others need no row: what their browser holds says when they end.
+# Others need no row: what their browser holds says when they end. No tenant: a row is looked for
+# before it is known whose session it was, it only ever refuses, and nothing is told of it.
 ended_sessions = Table(
     "ended_sessions",
     metadata,

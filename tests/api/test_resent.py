@@ -185,9 +185,17 @@ def test_a_secret_is_rotated_once(house: House, tenant: str) -> None:
     second = document(post(house, tenant, path, "k2", {}))
     other = post(house, tenant, path, "k", {"keep_old_secret_active_for_24_hours": True})
 
+    late = [
+        post(house, tenant, path, "k", {}),
+        post(house, tenant, "/v1/webhook_endpoints", "k", ENDPOINT),
+    ]
+
     secrets = [one["signing_secret"] for one in (made, first, again, second)]
     assert secrets[1] == secrets[2] and len(set(secrets)) == 3
     assert is_reused(other)
+    # Whoever made the second one may be somebody else.
+    for answer in late:
+        assert is_reused(answer, "since") and secrets[3] not in answer.text
 
 
 def test_a_key_is_made_and_rotated_once_and_its_text_told_once(house: House, tenant: str) -> None:
@@ -203,6 +211,20 @@ def test_a_key_is_made_and_rotated_once_and_its_text_told_once(house: House, ten
         assert is_reused(answer, f"{first['id']} before") and first["key"] not in answer.text
     named = [one["id"] for one in listed(house, tenant, "/v1/api_keys") if one["name"] == "n"]
     assert sorted(named) == sorted([made["id"], rotated["id"]])
+
+
+def test_a_rotation_that_ends_the_key_at_once_is_told_when_it_is_sent_again(
+    house: House, tenant: str
+) -> None:
+    made = document(post(house, tenant, "/v1/api_keys", "k", {"scopes": ["files:read"]}))
+    path = f"/v1/api_keys/{made['id']}/rotate"
+
+    rotated = document(post(house, tenant, path, "k", {"overlap_s": 0}))
+    again = post(house, tenant, path, "k", {"overlap_s": 0})
+    ended = document(post(house, tenant, path, "k2", {"overlap_s": 0}))
+
+    assert is_reused(again, f"{rotated['id']} before")
+    assert ended["error"]["code"] == "key_has_ended"
 
 
 def test_an_estimate_is_made_once_and_one_key_names_one_thing_of_each_kind(

@@ -125,10 +125,17 @@ def rotate_key(
     )
     _check_expiry(api, body.expires_at)
     _check_may_grant(caller, key.scopes)
-    if not key.is_live(api.clock()):
-        raise refused("This key has ended. Make a new one.", param="key_id", code="key_has_ended")
     request = named("rotated_api_keys", idempotency_key, [key.id, body.model_dump()])
-    claim = _only_once(api, caller, request)
+    is_first = _only_once(api, caller, request)
+
+    def claim(conn: Connection, new_id: str) -> None:
+        is_first(conn, new_id)  # which may be what has ended the key
+        current = tenants.get_key(conn, caller.tenant_id, key.id)
+        if current is None or not current.is_live(api.clock()):
+            raise refused(
+                "This key has ended. Make a new one.", param="key_id", code="key_has_ended"
+            )
+
     text, new = api.access.replace_key(
         key, overlap_s=body.overlap_s, expires_at=body.expires_at, claim=claim
     )

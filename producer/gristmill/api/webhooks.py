@@ -5,6 +5,7 @@ Create, list, retrieve, update, delete and rotate_secret, as the official client
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from dataclasses import replace
 from functools import partial
@@ -118,6 +119,8 @@ def create_endpoint(
             first = webhooks.get(conn, caller.tenant_id, first_id)
             if first is None:
                 raise key_reused(first_id, why="which is not there any more")
+            if first.secret_rotated_at is not None:  # perhaps by another API key
+                raise key_reused(first_id, why="whose secret was rotated since")
             return endpoint_with_secret(api.vault, first)
         if request is None and is_resent(retry_count):
             found = webhooks.find_recent(
@@ -229,14 +232,18 @@ def rotate_secret(
     A request that is sent again, with its `Idempotency-Key` or by the official client itself,
     gets the secret of the first one.
     """
-    now, made_id = api.now, new_id("secret_", api.clock())
+    now, secret = api.now, new_secret()
+    made_id = _id_of_secret(secret)
     asked = [caller.key_id, endpoint.id, body.model_dump()]
     request = named("webhook_secrets", idempotency_key, asked)
     with api.ledger.write() as conn:
         current = webhooks.get(conn, endpoint.tenant_id, endpoint.id, for_update=True)
         if current is None:
             raise not_found("webhook endpoint", endpoint.id, param="webhook_endpoint_id")
-        if first_made(conn, endpoint.tenant_id, request, made_id, now=now) != made_id:
+        first_id = first_made(conn, endpoint.tenant_id, request, made_id, now=now)
+        if first_id != made_id:
+            if first_id != _id_of_secret(api.vault.open(current.secret)):
+                raise key_reused(first_id, why="which another one has replaced since")
             return endpoint_with_secret(api.vault, current)
         rotated_at = current.secret_rotated_at
         was_rotated = rotated_at is not None and now - rotated_at <= RESEND_WINDOW_S
@@ -244,7 +251,7 @@ def rotate_secret(
             return endpoint_with_secret(api.vault, current)
         is_kept = body.keep_old_secret_active_for_24_hours
         changed = {
-            "secret": api.vault.seal(new_secret()),
+            "secret": api.vault.seal(secret),
             "old_secret": current.secret if is_kept else None,
             "old_secret_until": now + _OVERLAP_S if is_kept else None,
             "secret_rotated_at": now,
@@ -253,3 +260,8 @@ def rotate_secret(
         webhooks.change(conn, current, changed)
     log.info("webhook secret rotated tenant=%s endpoint=%s", endpoint.tenant_id, endpoint.id)
     return endpoint_with_secret(api.vault, find_endpoint(api, endpoint.tenant_id, endpoint.id))
+
+
+def _id_of_secret(secret: str) -> str:
+    """Tells one from another, and nothing of it: it has far too many possible values to try."""
+    return f"secret_{hashlib.sha256(secret.encode()).hexdigest()[:16]}"

@@ -44,18 +44,20 @@ def list_unwritten(conn: Connection, *, limit: int) -> list[ShardRow]:
     """Shards that are done and neither merged nor kept as lines, of running batches of all tenants
     of which no Shard waits to be sent."""
     waiting = shards.alias()
+    # Asked for first, and once: most Shards that are done are of batches that have ended.
+    nearly_done = select(batches.c.id).where(
+        batches.c.status == BatchStatus.IN_PROGRESS,
+        batches.c.freeze_reason.is_(None),
+        ~exists().where(waiting.c.batch_id == batches.c.id, waiting.c.state == ShardState.WAITING),
+    )
     query = (
         select(shards)
         .join(batches, shards.c.batch_id == batches.c.id)
         .where(
-            batches.c.status == BatchStatus.IN_PROGRESS,
-            batches.c.freeze_reason.is_(None),
+            shards.c.batch_id.in_(nearly_done),
             shards.c.slice >= batches.c.merged_slices,
             shards.c.state == ShardState.DONE,
             shards.c.has_lines.is_(False),
-            ~exists().where(
-                waiting.c.batch_id == batches.c.id, waiting.c.state == ShardState.WAITING
-            ),
         )
         .order_by(shards.c.batch_id, shards.c.n)
         .limit(limit)

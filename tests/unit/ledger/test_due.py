@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from pipeline import BATCH, TENANT, Bench
-from sqlalchemy import update
+from sqlalchemy import Connection, event, update
 
 from gristmill.ledger import shards
-from gristmill.ledger.due import list_due
+from gristmill.ledger.due import list_due, list_unwritten
 from gristmill.ledger.schema import batches
 from gristmill.ledger.schema import shards as shards_table
 from gristmill.ledger.shards import NewShard
@@ -48,3 +48,21 @@ def test_only_what_is_due_is_looked_at(
         found = list_due(conn, now=100)
 
     assert [batch.id for batch in found] == [BATCH] * due
+
+
+def test_shards_that_are_done_are_looked_for_in_running_batches_only(bench: Bench) -> None:
+    """Those of ended batches are there for days, and are many more."""
+    plans: list[str] = []
+
+    def explain(conn: Connection, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        if statement.startswith("SELECT"):
+            found = conn.connection.cursor().execute(f"EXPLAIN QUERY PLAN {statement}", values)
+            plans.extend(row[3] for row in found)
+
+    with bench.ledger.read() as conn:
+        event.listen(conn, "before_cursor_execute", explain)
+        list_unwritten(conn, limit=9)
+
+    assert plans and not any("SCAN" in line for line in plans)
+    of_shards = [line for line in plans if " shards" in line]
+    assert len(of_shards) == 2 and all("batch_id=?" in line for line in of_shards)

@@ -108,6 +108,7 @@ def test_autoscaling_counts_what_one_worker_would_need_and_zero_only_where_it_is
     import yaml
 
     promtool = find_tool("promtool", "Debian: prometheus")
+    read = {"series": 'gristmill_batches{status="in_progress"}', "values": "3x10"}
     alive = {"series": 'gristmill_build_info{process="control"}', "values": "1x10"}
 
     def backlog(lane: str, instance: str, seconds: int) -> dict[str, str]:
@@ -121,8 +122,9 @@ def test_autoscaling_counts_what_one_worker_would_need_and_zero_only_where_it_is
         for instance in ("a", "b")
     ]
     cases: list[tuple[list[dict[str, str]], list[int]]] = [
-        ([alive, *two_lanes_told_twice], [1200]),
-        ([alive], [0]),
+        ([alive, read, *two_lanes_told_twice], [1200]),
+        ([alive, read], [0]),
+        ([alive], []),  # the Ledger is away: nobody knows, and that is not no work
         ([], []),
     ]
     tests = [

@@ -18,11 +18,11 @@
     serverAddress: {{ $scaling.prometheus.serverAddress | quote }}
     query: >-
       sum(max by (lane) (gristmill_backlog_worker_seconds{model={{ $model | quote }},lane=~{{ $scaling.prometheus.lanes | quote }}}))
-      or 0 * max(gristmill_build_info{process="control"})
+      or 0 * max(gristmill_batches)
     threshold: {{ $scaling.prometheus.targetSeconds | quote }}
     activationThreshold: "0"
-    # No backlog is 0 as long as a control process says so; without one there is no answer at all,
-    # which is no reason to stop anybody.
+    # No backlog is 0 as long as a control process has read so in the ledger. While none has, or the
+    # ledger is away, there is no answer at all, which is no reason to stop anybody.
     ignoreNullValues: "false"
   {{- with $scaling.prometheus.authenticationRef }}
   authenticationRef: {name: {{ . }}}

@@ -13,6 +13,11 @@ _HALF_LIFE_S = 300.0
 #: context. Of work that a machine never had, such as many short rows, that is the kind guess: it
 #: gets some, and is measured by it.
 _HELD = (1e-4, 5e-3, 1e-3, 1e-4)
+#: Of a step that has both, prompts and rows take so much at least: what is lost in the scatter of
+#: steps is quick, but it takes some time.
+_LEAST_SHARE = 1e-3
+#: What has faded so far (days of work without any of it) is not told from rounding any more.
+_NOTHING = 1e-100
 #: The fit is made again when there are so many seconds of work more, as a share of what it is of.
 _MORE = 0.05
 #: Seconds of a step, a row, a token in the KV cache, a prompt token.
@@ -81,13 +86,15 @@ class StepFit:
         decode_s = base_s + row_s * num_rows + context_s * num_context
         of_prompts_s = prefill_s * num_prefill
         both_s = decode_s + of_prompts_s
-        return of_prompts_s / both_s if both_s > 0 else num_prefill / (num_prefill + num_rows)
+        if both_s <= 0:
+            return num_prefill / (num_prefill + num_rows)
+        return min(max(of_prompts_s / both_s, _LEAST_SHARE), 1 - _LEAST_SHARE)
 
     def _solve(self) -> _Terms:
         """The best terms; one that would be below 0 is left out, the worst first."""
         squares = dict(zip(_PAIRS, self._products, strict=True))
         scales = [sqrt(squares[i, i]) for i in range(4)]
-        used = [i for i in range(4) if scales[i] > 0]
+        used = [i for i in range(4) if scales[i] > _NOTHING]
         found = [0.0] * 4
         while used:
             # Each term in units of what was measured of it, so that its share of the time counts.

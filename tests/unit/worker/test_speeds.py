@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gristmill.step_speeds import StepSpeeds
 from gristmill_worker.engine.base import Finished, StepOutput
 from gristmill_worker.speeds import Speeds
 
@@ -102,6 +103,38 @@ def test_a_step_that_takes_long_for_once_hardly_counts() -> None:
 
     assert speeds.step_time is not None
     assert speeds.step_time.of(8, 0) == pytest.approx(0.1, rel=0.05)
+
+
+def test_what_was_not_done_for_days_is_not_reckoned_from_rounding() -> None:
+    speeds = StepSpeeds()
+    for n in range(100):
+        speeds.add(0.03, num_prefill=0, num_decode=4 + n % 5, num_context=1000 + n, ended=())
+    for n in range(7000):
+        prompts = {"num_prefill": 1000 + n % 7 * 30, "ended": ()}
+        speeds.add(0.5, num_steps=100, num_decode=0, num_context=0, **prompts)
+
+    assert speeds.step_time is not None
+    assert speeds.step_time.of(64, 64 * 1000) < 1.0
+
+
+@pytest.mark.parametrize("num_before", [0, 50])
+def test_prompts_whose_time_is_lost_in_that_of_rows_are_fast_and_not_unknown(
+    num_before: int,
+) -> None:
+    speeds = StepSpeeds()
+    for n in range(num_before + 2000):  # steps with a short prompt happen to take less
+        num_prompt_tokens = 4 if n >= num_before and n % 4 == 0 else 0
+        speeds.add(
+            0.020 if num_prompt_tokens else 0.021,
+            num_prefill=num_prompt_tokens,
+            num_decode=64,
+            num_context=64_000,
+            ended=(4,) if num_prompt_tokens else (),
+        )
+
+    ((length, rate),) = speeds.prefill_tokens_per_s
+    assert length == 128
+    assert 1000 < rate < 1_000_000
 
 
 def test_what_speeds_tell_adds_up_to_the_time_that_was_taken() -> None:

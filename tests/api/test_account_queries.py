@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from uuid import uuid4
 
@@ -177,6 +178,24 @@ def test_the_first_request_with_a_key_counts_for_a_day(ledger: Ledger) -> None:
 
     assert kept == late == first and other_tenant is None
     assert (too_young, new, removed) == (0, second, 1)
+
+
+def test_of_requests_with_one_key_at_once_that_counts_whose_transaction_is_kept(
+    ledger: Ledger,
+) -> None:
+    key, undone = uuid4().hex, Made("a" * 64, "undone")
+
+    def keep(i: int) -> Made:
+        with ledger.write() as conn:
+            return idempotency.keep(conn, "acme", key, Made(f"{i}" * 64, f"file-{i}"), now=1000)
+
+    with ThreadPoolExecutor(4) as pool, suppress(ZeroDivisionError), ledger.write() as conn:
+        kept = idempotency.keep(conn, "acme", key, undone, now=1000)
+        asked = [pool.submit(keep, i) for i in range(4)]
+        raise ZeroDivisionError
+    found = {one.result() for one in asked}
+
+    assert kept == undone and len(found) == 1 and undone not in found
 
 
 def test_an_overview_sums_up_the_open_batches_of_one_tenant(ledger: Ledger) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import urllib.error
 import urllib.request
+import weakref
 
 import pytest
 
 from gristmill.errors import UsageError
+from gristmill.process.garbage import look_for_garbage_seldom
 from gristmill.process.health import Health, HealthServer, parse_address
 from gristmill.process.signals import StopSignals
 
@@ -96,3 +99,23 @@ def test_an_address_that_is_taken_is_said() -> None:
         port = int(server.url.rsplit(":", 1)[1])
         with pytest.raises(UsageError, match="--health"):
             HealthServer(("127.0.0.1", port), lambda: Health(True, True, "running"))
+
+
+def test_a_process_that_looks_for_garbage_seldom_finds_it_all_the_same() -> None:
+    class Circle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    before = gc.get_threshold()
+    try:
+        look_for_garbage_seldom()
+        assert gc.get_threshold()[0] > before[0] and gc.isenabled()
+        first = weakref.ref(Circle())
+        num_circles = 0
+        while first() is not None and num_circles < 10**6:
+            Circle()
+            num_circles += 1
+    finally:
+        gc.set_threshold(*before)
+
+    assert first() is None

@@ -151,6 +151,7 @@ def _connect(
 
 
 def _serve(process: ControlProcess, telemetry: ProcessTelemetry) -> None:
+    from gristmill.process.garbage import look_for_garbage_seldom
     from gristmill.process.health import Health
     from gristmill.process.signals import StopSignals
 
@@ -169,6 +170,7 @@ def _serve(process: ControlProcess, telemetry: ProcessTelemetry) -> None:
 
     with signals, telemetry.told(read_health), _cloudwatch_told(process.control, signals.stop):
         signals.hold()
+        look_for_garbage_seldom()
         process.run(signals.stop)
     process.control.queue.close()
     process.control.ledger.close()

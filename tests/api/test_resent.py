@@ -177,6 +177,33 @@ def test_a_secret_is_told_again_to_the_same_api_key_only(house: House, tenant: s
     assert is_reused(answer) and made["signing_secret"] not in answer.text
 
 
+def test_without_a_key_a_second_try_of_another_api_key_is_told_no_secret(
+    house: House, tenant: str
+) -> None:
+    path = "/v1/webhook_endpoints"
+    text, _ = house.service.access.make_key(tenant, name="another")
+    again = {"x-stainless-retry-count": "1"}
+
+    def ask(key: str, path: str, body: Any, more: dict[str, str]) -> Any:
+        with house.http(headers={"authorization": f"Bearer {key}", **more}) as http:
+            return document(http.post(path, json=body))
+
+    made = ask(house.key(tenant), path, ENDPOINT, {})
+    mine = ask(house.key(tenant), path, ENDPOINT, again)
+    theirs = ask(str(text), path, ENDPOINT, again)
+    rotation = f"{path}/{made['id']}/rotate_secret"
+    rotated = ask(house.key(tenant), rotation, {}, {})
+    rotated_by_them = ask(str(text), rotation, {}, again)
+    late = [
+        ask(house.key(tenant), rotation, {}, again),
+        ask(house.key(tenant), path, ENDPOINT, again),
+    ]
+
+    told = [made, theirs, rotated, rotated_by_them, *late]
+    assert mine == made
+    assert len({one["signing_secret"] for one in told}) == len(told)
+
+
 def test_a_secret_is_rotated_once(house: House, tenant: str) -> None:
     made = document(post(house, tenant, "/v1/webhook_endpoints", "k", ENDPOINT))
     path = f"/v1/webhook_endpoints/{made['id']}/rotate_secret"

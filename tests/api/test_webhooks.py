@@ -222,7 +222,11 @@ def test_a_secret_is_rotated_with_and_without_an_overlap(
 
     kept = client.webhooks.rotate_secret(made.id, keep_old_secret_active_for_24_hours=True)
     client.webhooks.test(made.id, event_type="batch.completed")
-    resent = client.webhooks.rotate_secret(made.id, extra_headers={"x-stainless-retry-count": "1"})
+    resent = client.webhooks.rotate_secret(
+        made.id,
+        keep_old_secret_active_for_24_hours=True,
+        extra_headers={"x-stainless-retry-count": "1"},
+    )
     with house.http(tenant) as http:
         bare = document(http.post(f"/v1/webhook_endpoints/{made.id}/rotate_secret"))
     client.webhooks.test(made.id, event_type="batch.completed")

@@ -67,8 +67,17 @@ def named(kind: str, key: str | None, asked: object) -> Named | None:
     check_key(key)
     if key is None:
         return None
-    document = json.dumps(asked, sort_keys=True)
-    return Named(name_of(kind, key), hashlib.sha256(document.encode()).hexdigest())
+    return Named(name_of(kind, key), _digest_of(asked))
+
+
+def named_by_itself(kind: str, asked: object) -> Named:
+    """A request without a key; it meets none that has one."""
+    digest = _digest_of(asked)
+    return Named(name_of(kind, f"\n{digest}"), digest)
+
+
+def _digest_of(asked: object) -> str:
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 def first_made(
@@ -85,3 +94,23 @@ def first_made(
     if first.request_digest != request.digest:
         raise key_reused(first.object_id)
     return first.object_id
+
+
+def made_before(
+    conn: Connection, tenant_id: str, request: Named, retry_count: str | None, *, now: int
+) -> str | None:
+    """What an earlier try of a request without a key has made, of late; None for a first try."""
+    if not is_resent(retry_count):
+        return None
+    # As if it were later, so that only those of the last minutes are found.
+    at = now + idempotency.KEPT_S - RESEND_WINDOW_S
+    made = idempotency.find(conn, tenant_id, request.name, now=at)
+    return None if made is None else made.object_id
+
+
+def keep_made(
+    conn: Connection, tenant_id: str, request: Named, object_id: str, *, now: int
+) -> None:
+    """What a request without a key has made, should its next try come."""
+    made = Made(request.digest, object_id)
+    idempotency.keep_newest(conn, tenant_id, request.name, made, now=now)

@@ -20,13 +20,14 @@ from gristmill.api.failures import not_found, refused
 from gristmill.api.lookup import list_page
 from gristmill.api.objects import ListObject
 from gristmill.api.resent import (
-    RESEND_WINDOW_S,
     IdempotencyKey,
     RetryCount,
     first_made,
-    is_resent,
+    keep_made,
     key_reused,
+    made_before,
     named,
+    named_by_itself,
 )
 from gristmill.api.webhook_access import (
     EndpointToRead,
@@ -100,7 +101,8 @@ def create_endpoint(
     The same `Idempotency-Key`, from the same API key, gives the same endpoint for 24 hours.
     """
     check_url(api, body.url, param="url")
-    request = named("webhook_endpoints", idempotency_key, [caller.key_id, body.model_dump()])
+    asked = [caller.key_id, body.model_dump()]
+    request = named("webhook_endpoints", idempotency_key, asked)
     wanted = tuple(dict.fromkeys(kind.value for kind in body.event_types))
     now = api.now
     endpoint = WebhookEndpoint(
@@ -122,17 +124,13 @@ def create_endpoint(
             if first.secret_rotated_at is not None:  # perhaps by another API key
                 raise key_reused(first_id, why="whose secret was rotated since")
             return endpoint_with_secret(api.vault, first)
-        if request is None and is_resent(retry_count):
-            found = webhooks.find_recent(
-                conn,
-                caller.tenant_id,
-                name=body.name,
-                url=body.url,
-                event_types=wanted,
-                since=now - RESEND_WINDOW_S,
-            )
-            if found is not None:
-                return endpoint_with_secret(api.vault, found)
+        if request is None:
+            blind = named_by_itself("webhook_endpoints", asked)
+            before_id = made_before(conn, caller.tenant_id, blind, retry_count, now=now)
+            before = webhooks.get(conn, caller.tenant_id, before_id) if before_id else None
+            if before is not None and before.secret_rotated_at is None:
+                return endpoint_with_secret(api.vault, before)
+            keep_made(conn, caller.tenant_id, blind, endpoint.id, now=now)
         if webhooks.count(conn, caller.tenant_id) >= _MAX_ENDPOINTS:
             raise refused(
                 f"There are {_MAX_ENDPOINTS} webhook endpoints, and there can be no more. Delete "
@@ -230,7 +228,7 @@ def rotate_secret(
     """A new secret, which is in this answer only. For 24 hours both sign, if that is wished.
 
     A request that is sent again, with its `Idempotency-Key` or by the official client itself,
-    gets the secret of the first one.
+    gets the secret of the first one, if the same API key sends it and nobody has rotated since.
     """
     now, secret = api.now, new_secret()
     made_id = _id_of_secret(secret)
@@ -245,10 +243,12 @@ def rotate_secret(
             if first_id != _id_of_secret(api.vault.open(current.secret)):
                 raise key_reused(first_id, why="which another one has replaced since")
             return endpoint_with_secret(api.vault, current)
-        rotated_at = current.secret_rotated_at
-        was_rotated = rotated_at is not None and now - rotated_at <= RESEND_WINDOW_S
-        if request is None and is_resent(retry_count) and was_rotated:
-            return endpoint_with_secret(api.vault, current)
+        if request is None:
+            blind = named_by_itself("webhook_secrets", asked)
+            before_id = made_before(conn, endpoint.tenant_id, blind, retry_count, now=now)
+            if before_id and before_id == _id_of_secret(api.vault.open(current.secret)):
+                return endpoint_with_secret(api.vault, current)
+            keep_made(conn, endpoint.tenant_id, blind, made_id, now=now)
         is_kept = body.keep_old_secret_active_for_24_hours
         changed = {
             "secret": api.vault.seal(secret),

@@ -52,6 +52,13 @@ def keep(conn: Connection, tenant_id: str, key: str, made: Made, *, now: int) ->
     return first
 
 
+def keep_newest(conn: Connection, tenant_id: str, key: str, made: Made, *, now: int) -> None:
+    """This counts, whatever another request with this key has made."""
+    table = idempotency_keys.c
+    conn.execute(delete(idempotency_keys).where(table.tenant_id == tenant_id, table.key == key))
+    keep(conn, tenant_id, key, made, now=now)
+
+
 def remove_older(conn: Connection, *, now: int, limit: int) -> int:
     """Of all tenants, those that are kept no longer; how many."""
     oldest = (

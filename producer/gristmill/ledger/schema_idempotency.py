@@ -13,7 +13,7 @@ idempotency_keys = Table(
     "idempotency_keys",
     metadata,
     Column("tenant_id", String, primary_key=True),
-    # What stood in the header `Idempotency-Key`.
+    # A kind of thing and what stood in the header `Idempotency-Key`; without one, what was asked.
     Column("key", String, primary_key=True),
     # Of all that was asked for, in hex: another request with this key is refused.
     Column("request_digest", String, nullable=False),

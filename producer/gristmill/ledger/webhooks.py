@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -110,21 +110,6 @@ def count(conn: Connection, tenant_id: str) -> int:
     """Of those that are not for one batch only."""
     query = select(func.count()).select_from(webhook_endpoints).where(*_listed(tenant_id))
     return conn.execute(query).scalar_one()
-
-
-def find_recent(
-    conn: Connection, tenant_id: str, *, name: str, url: str, event_types: Iterable[str], since: int
-) -> WebhookEndpoint | None:
-    """The newest one that was created just so since then."""
-    query = select(webhook_endpoints).where(
-        *_listed(tenant_id),
-        webhook_endpoints.c.name == name,
-        webhook_endpoints.c.url == url,
-        webhook_endpoints.c.created_at >= since,
-    )
-    rows = conn.execute(query.order_by(webhook_endpoints.c.created_at.desc())).mappings()
-    wanted = tuple(event_types)
-    return next((found for found in map(_endpoint, rows) if found.event_types == wanted), None)
 
 
 def list_page(

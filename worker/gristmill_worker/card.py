@@ -16,13 +16,14 @@ _MAX_NAME = 128
 
 
 def first_card(config: WorkerConfig) -> WorkerCard:
-    """What is known before the model is loaded. The id is this process's own, and random."""
+    """What is known before the model is loaded: not how long its rows may be, so that nobody waits
+    for a machine that ends without ever taking any. The id is this process's own, and random."""
     return WorkerCard(
         worker_id=f"wrk-{secrets.token_hex(8)}",
         host=socket.gethostname()[:_MAX_NAME],
         model=config.pin,
         device=config.device,
-        max_row_tokens=config.max_model_len,
+        max_row_tokens=0,
         max_num_seqs=config.max_num_seqs,
         window_tokens=config.max_model_len,
         version=version("gristmill"),
@@ -31,7 +32,12 @@ def first_card(config: WorkerConfig) -> WorkerCard:
 
 def plain_card(config: WorkerConfig, *, kv_tokens: int | None) -> WorkerCard:
     """Of a Worker whose Engine comes from elsewhere, and can do what our own can."""
-    return replace(first_card(config), kv_tokens=kv_tokens, features=generator_features())
+    return replace(
+        first_card(config),
+        max_row_tokens=config.max_model_len,
+        kv_tokens=kv_tokens,
+        features=generator_features(),
+    )
 
 
 def lanes_of(card: WorkerCard, config: WorkerConfig) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ def _row(one: Worker, now: float) -> list[str]:
         one.model,
         one.device,
         one.host,
-        f"{one.max_row_tokens:,}",
+        f"{one.max_row_tokens:,}" if one.max_row_tokens else "-",
         f"{one.rows}/{one.max_rows}",
         "" if not one.kv_tokens else f"{one.kv_used_tokens / one.kv_tokens:.0%}",
         f"{one.tokens_per_second:,.0f}",

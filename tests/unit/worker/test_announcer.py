@@ -13,8 +13,9 @@ from floor import LONG, Floor
 from pipeline import PIN, MemoryStore, worker_config
 
 from gristmill.errors import OutOfMemory, QueueError, QueueRefused
-from gristmill.fleet import WorkerBeat, WorkerCard, WorkerState, lane_of
+from gristmill.fleet import KnownWorker, WorkerBeat, WorkerCard, WorkerState, lane_of
 from gristmill.message_wire import decode_beat, decode_news
+from gristmill.pools import Fleet, fleet_of
 from gristmill.queues.base import BULK_LANE
 from gristmill.queues.memory import MemoryQueue
 from gristmill.types import CONTROL_LANE, Bell
@@ -238,7 +239,8 @@ def test_a_worker_is_heard_of_while_it_loads_and_known_when_it_has(
     assert states(beats)[0] == "loading" and states(beats)[-1] == "ended"
     assert len({beat.worker_id for beat in beats}) == 1
     first, last = beats[0].card, beats[-1].card
-    assert (first.model, first.max_row_tokens, first.features, first.lanes) == (PIN, 512, (), ())
+    assert (first.model, first.max_row_tokens, first.features, first.lanes) == (PIN, 0, (), ())
+    assert (first.window_tokens, last.window_tokens) == (512, 512)
     assert (last.device, last.memory_bytes, last.kv_tokens) == ("cuda NVIDIA H200", 2**37, 4096)
     assert (last.max_row_tokens, last.max_num_seqs) == (2000, 7)
     assert last.lanes == (lane_of(last), BULK_LANE)
@@ -256,4 +258,7 @@ def test_a_worker_whose_model_cannot_be_loaded_says_that_it_has_ended(
     with pytest.raises(OutOfMemory):
         build(worker_config(), queue, MemoryStore())
 
-    assert states(heard(queue))[-1] == "ended"
+    last = heard(queue)[-1]
+    assert last.state is WorkerState.ENDED
+    # No row waits for a machine that never took any.
+    assert fleet_of([KnownWorker(last, 0.0, 0.0)], 0.0) == Fleet()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from drive import make_engine, run
-from tiny import greedy_alone, greedy_job, prompts, score_job
+from tiny import VOCAB_SIZE, greedy_alone, greedy_job, prompts, score_job
 
 from gristmill.types import Job
 from gristmill_worker.engine.base import Finished
@@ -79,6 +79,60 @@ def test_a_conversation_goes_on_from_inside_the_block_where_it_stopped(model_pai
     second = run(engine, [("b", greedy_job(turn, 3))])["b"]
 
     assert second.usage.cached_tokens == 28  # the last token of an answer is never computed
+
+
+@pytest.mark.parametrize("is_tried_again", [True, False])
+def test_a_fork_that_was_never_copied_is_computed(
+    model_pair: Any, compiled: Any, is_tried_again: bool
+) -> None:
+    """The launch of a step fails, and the Worker tries again or takes the rows out."""
+    _, loaded = model_pair("llama", packed=True)
+    options = {"block_size": 16, "attention": compiled}
+    first, second, third = generating_rows(27)[:3]
+    alone = {
+        name: run(make_engine(loaded, **options), [(name, job)])[name]
+        for name, job in (("second", second), ("third", third))
+    }
+    engine = make_engine(loaded, **options)
+    run(engine, [("first", first)])
+    runs = engine._runner.run
+
+    def fails(batch: Any) -> torch.Tensor:
+        assert batch.copies is not None
+        raise torch.OutOfMemoryError("no room")
+
+    engine.add("second", second)
+    engine._runner.run = fails  # type: ignore[method-assign]
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.step()
+    engine._runner.run = runs  # type: ignore[method-assign]
+    if not is_tried_again:
+        engine.cancel("second")
+    together = run(engine, [("third", third)])
+
+    for name, end in together.items():
+        assert told(end) == told(alone[name])
+    assert len(together) == 1 + is_tried_again
+
+
+def test_a_step_that_is_computed_again_makes_no_copies_again(
+    model_pair: Any, compiled: Any
+) -> None:
+    """The Block that is forked is evicted for another row of the same step, whose exception in the
+    Sampler is the reason for computing again."""
+    _, loaded = model_pair("llama", packed=True)
+    options = {"block_size": 16, "attention": compiled, "expected_output_tokens": 1.0}
+    [begin, tail, other] = prompts([12, 5, 10], seed=3)
+    forking = greedy_job([*begin, *tail], 2, logprobs=2, ignore_eos=True)
+    alone = run(make_engine(loaded, **options), [("row", forking)])["row"]
+    engine = make_engine(loaded, num_blocks=3, **options)
+    run(engine, [("first", greedy_job(begin, 3, ignore_eos=True))])
+
+    bad = greedy_job(other, 1, logit_bias=((VOCAB_SIZE + 7, 1.0),))
+    ends = run(engine, [("row", forking), ("bad", bad)])
+
+    assert ends["bad"].error and ends["row"].usage.cached_tokens == 12
+    assert told(ends["row"]) == told(alone)
 
 
 def test_blocks_are_all_read_before_any_is_written() -> None:

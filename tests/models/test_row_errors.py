@@ -124,6 +124,28 @@ def test_no_memory_is_no_rows_doing(model_pair: Any) -> None:
         engine.step()
 
 
+def test_a_row_that_ends_at_once_outlives_a_step_that_fails(model_pair: Any) -> None:
+    """It is told with the next step, or may be cancelled like the others."""
+    _, loaded = model_pair("llama")
+    engine = make_engine(loaded)
+    for name in ("refused", "given up"):
+        engine.add(name, greedy_job([3, VOCAB_SIZE], 4))
+    engine.add("good", greedy_job(GOOD[0], 4))
+    runs = engine._runner.run
+
+    def fails(batch: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError("no room")
+
+    engine._runner.run = fails  # type: ignore[method-assign]
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.step()
+    engine._runner.run = runs  # type: ignore[method-assign]
+    engine.cancel("given up")
+    ends = run(engine, [])
+
+    assert ends.keys() == {"refused", "good"} and ends["refused"].error
+
+
 def test_an_exception_in_a_grammar_ends_its_row(
     model_pair: Any, compiled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from gristmill_worker.engine.detokenizer import (
     final_text,
     text_offsets,
 )
-from gristmill_worker.engine.grammar import Bits, GrammarState
+from gristmill_worker.engine.grammar import GrammarState
 from gristmill_worker.engine.penalties import TokenCounts
 from gristmill_worker.engine.pooling import Pooler
 from gristmill_worker.engine.sampler import SamplingRow, Unsampled
@@ -59,18 +59,13 @@ class Decoding:
         if self._counts is not None:
             self._counts.take(seq.token_ids)
         too_early = num_generated < seq.params.min_tokens
-        return SamplingRow(
-            seq.params,
-            num_generated,
-            self._counts,
-            *self._forbidden_and_allowed(too_early),
-        )
-
-    def _forbidden_and_allowed(self, too_early: bool) -> tuple[list[int], Bits | None]:
-        end_ids = sorted(self._end_ids)
+        forbidden_ids: list[int] = []
+        allowed = None
         if self.grammar is not None:
-            return [], self.grammar.allowed(end_ids, may_end=not too_early)
-        return end_ids if too_early else [], None
+            allowed = self.grammar.allowed(sorted(self._end_ids), may_end=not too_early)
+        elif too_early:
+            forbidden_ids = sorted(self._end_ids)
+        return SamplingRow(seq.params, num_generated, self._counts, forbidden_ids, allowed)
 
     def problem(self, unsampled: Unsampled) -> str:
         """Why the row could have no token, for its error."""
@@ -129,6 +124,10 @@ class Stretches:
         self._knows_prefill = knows_prefill
         self._began_s: float | None = None
         self._prefilled_s: float | None = None
+
+    @property
+    def are_over(self) -> bool:
+        return self._prefilled_s is not None
 
     def begin(self, now: float) -> None:
         """The first step that computes anything of the row begins."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -32,8 +32,7 @@ _LOWEST_TEMPERATURE = 1e-6
 _NUMBERS_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 22}
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(NamedTuple):  # as Scheduled
     """One token is to be drawn from row `row_idx` of the logits; `uniform`, in [0, 1), decides."""
 
     row_idx: int

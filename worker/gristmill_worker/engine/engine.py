@@ -189,7 +189,6 @@ class ContinuousBatchingEngine:
         return generated(self._live[seq_id])
 
     def step(self) -> StepOutput:
-        ended, self._ended_at_add = self._ended_at_add, []
         plan = self.scheduler.schedule()
         under_way = [] if self._under_way is None else [self._under_way]
         if plan.scheduled:
@@ -201,6 +200,7 @@ class ContinuousBatchingEngine:
         taken = _Taken()
         for step in under_way:
             self._take_in(step, taken)
+        ended, self._ended_at_add = self._ended_at_add, []
         return StepOutput(
             finished=[self._finished(seq) for seq in (*ended, *taken.ended)],
             num_prefill_tokens=taken.num_known_tokens - taken.num_decoding,
@@ -215,7 +215,11 @@ class ContinuousBatchingEngine:
 
     def _launch(self, plan: SchedulerOutput) -> StepUnderWay:
         unseen = None if self._under_way is None else self._under_way.unseen
-        return self._launcher.launch(plan, self._decoding, unseen=unseen, now=self._clock())
+        try:
+            return self._launcher.launch(plan, self._decoding, unseen=unseen, now=self._clock())
+        except Exception:
+            self.scheduler.forget_forks(plan)
+            raise
 
     def _take_in(self, step: StepUnderWay, taken: _Taken) -> None:
         """Give each Sequence its next token, and more as far as its drafts were picked too.
@@ -231,10 +235,11 @@ class ContinuousBatchingEngine:
             of_item = list(itertools.islice(results, item.num_logits))
             if item.is_void:
                 continue
-            before = item.seq.num_generated_tokens
+            seq = item.seq
+            before = seq.num_generated_tokens
             self._take_in_row(item, of_item, now)
-            num_new = item.seq.num_generated_tokens - before
-            taken.advanced += [item.seq.seq_id] * num_new
+            num_new = seq.num_generated_tokens - before
+            taken.advanced += [seq.seq_id] * num_new
             taken.num_decoding += before > 0
             taken.num_first += before == 0 and num_new > 0
         self._note_times(scheduled, step.began_s)
@@ -263,12 +268,12 @@ class ContinuousBatchingEngine:
         logprob: TokenLogprob | None,
         now: float,
     ) -> None:
-        decoding = self._decoding[seq.seq_id]
         if seq.error is not None:
             return
         if isinstance(picked, RowError):
             seq.error = picked
             return
+        decoding = self._decoding[seq.seq_id]
         if isinstance(picked, Unsampled):
             seq.error = invalid_output(decoding.problem(picked), at=seq.num_tokens)
             return
@@ -287,9 +292,11 @@ class ContinuousBatchingEngine:
     def _note_times(self, scheduled: Iterable[Scheduled], began_s: float) -> None:
         now = self._clock()
         for item in scheduled:
-            stretches = self._decoding[item.seq.seq_id].stretches
+            seq, stretches = item.seq, self._decoding[item.seq.seq_id].stretches
+            if stretches.are_over:
+                continue
             stretches.begin(began_s)
-            if item.seq.num_generated_tokens or item.seq.has_ended:
+            if seq.num_generated_tokens or seq.has_ended:
                 stretches.end_prefill(now)
 
     def _finished(self, seq: Sequence) -> Finished:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -120,7 +120,9 @@ class Launcher:
         if batch.is_pooled:
             poolers = [decodings[item.seq.seq_id].pooler for item in scheduled]
             take_states(scheduled, poolers, self._runner.hidden_states())
-        take_scores(scheduled, self._runner.score(batch))
+        scores = self._runner.score(batch)
+        if scores:
+            take_scores(scheduled, scores)
         rows = [
             _sampling_row(item, decodings[item.seq.seq_id], draft)
             for item in ending
@@ -132,7 +134,8 @@ class Launcher:
             logits,
             rows,
             may_wait=self._may_wait,
-            compute_again=lambda: self._runner.run(batch),
+            # What was copied may have been written over since.
+            compute_again=lambda: self._runner.run(replace(batch, copies=None)),
         )
         report = distribution.report(picks.token_ids)
         return StepUnderWay(

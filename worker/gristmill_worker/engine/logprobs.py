@@ -35,7 +35,8 @@ class ModelDistribution:
         self._asking = [i for i, p in enumerate(params) if p.logprobs is not None]
         self._num_top = [params[i].logprobs or 0 for i in self._asking]
         self._row_idx = upload(torch.tensor(self._asking, dtype=torch.long), logits.device)
-        self._logits = logits.index_select(0, self._row_idx) if self._asking else logits[:0]
+        # Copies, and no view: the memory of the logits is wanted for those of the next step.
+        self._logits = logits.index_select(0, self._row_idx)
 
     @torch.inference_mode()
     def report(

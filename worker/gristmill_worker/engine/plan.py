@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gristmill_worker.engine.sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduled:
+class Scheduled(NamedTuple):  # made in a third of the time of a frozen dataclass
     """One Sequence computes its tokens [begin, begin + num_tokens), the last of which are `drafts`.
 
     `reaches_end`: its last token is among them, so that they yield its next one.
@@ -28,9 +28,9 @@ class Scheduled:
     def next_of(cls, seq: Sequence, num_tokens: int, forked_from: int | None = None) -> Scheduled:
         """The next `num_tokens` tokens of a Sequence, behind those that steps under way compute."""
         begin = seq.num_computed_tokens + seq.num_tokens_under_way
-        is_last = begin + num_tokens == seq.num_tokens + seq.num_foreseen_tokens
+        is_last = begin + num_tokens == len(seq.token_ids) + seq.num_foreseen_tokens
         reaches_end = is_last and seq.finish_reason is None
-        return cls(seq, begin, num_tokens, reaches_end, seq.life, forked_from=forked_from)
+        return cls(seq, begin, num_tokens, reaches_end, seq.life, (), forked_from)
 
     @property
     def num_known_tokens(self) -> int:
@@ -39,7 +39,7 @@ class Scheduled:
     @property
     def end(self) -> int:
         """Behind its last token that is no draft."""
-        return self.begin + self.num_known_tokens
+        return self.begin + self.num_tokens - len(self.drafts)
 
     @property
     def newly_scored(self) -> range:

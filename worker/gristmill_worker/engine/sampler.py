@@ -18,10 +18,10 @@ largest logit after step 3, the lowest id among equals.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,8 +36,7 @@ from gristmill_worker.upload import upload
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingRow:
+class SamplingRow(NamedTuple):  # as Scheduled
     """What the Sampler must know of one row of logits."""
 
     params: SamplingParams
@@ -138,7 +137,7 @@ def pick(
     places = upload(torch.tensor([one.row_idx for one in limited]), logits.device)
     return Picks(
         token_ids,
-        [replace(one, row_idx=i) for i, one in enumerate(limited)],
+        [one._replace(row_idx=i) for i, one in enumerate(limited)],
         [one.row_idx for one in limited],
         logits.index_select(0, places),
     )

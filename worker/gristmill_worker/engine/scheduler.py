@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gristmill_worker.engine.block_manager import BlockManager, Prefix
 from gristmill_worker.engine.drafter import worthwhile_drafts
@@ -109,6 +109,13 @@ class Scheduler:
                 item.seq.num_foreseen_tokens -= self._foresees(item)
             self._advance(item.seq, item.num_known_tokens)
 
+    def forget_forks(self, output: SchedulerOutput) -> None:
+        """The step could not be launched. Whether its copies were made nobody knows, so what they
+        hold is computed."""
+        for item in output.scheduled:
+            if item.forked_from is not None:
+                item.seq.num_computed_tokens -= item.begin % self.block_manager.block_size
+
     def make_void(self, seq: Sequence) -> None:
         """What steps under way compute of a Sequence does not count: it was foreseen wrongly."""
         seq.life += 1
@@ -155,21 +162,23 @@ class Scheduler:
         """Rows that decode first, then prompts under way; each in the order of arrival."""
         budget = self.max_num_batched_tokens
         num_preempted = 0
-        for seq in sorted(self.running, key=lambda seq: seq.num_uncomputed_tokens > 1):
+        missing = [(seq.num_uncomputed_tokens, seq) for seq in self.running]
+        for num_uncomputed, seq in sorted(missing, key=lambda pair: pair[0] > 1):
             if seq.status is not SequenceStatus.RUNNING:
                 continue  # preempted for one of those before it
-            num_tokens = min(seq.num_uncomputed_tokens, budget)
+            num_tokens = min(num_uncomputed, budget)
             if num_tokens == 0:
                 continue
             item = Scheduled.next_of(seq, num_tokens)
             while not self.block_manager.extend(seq, item.end):
                 victim = self._preempt_newest(scheduled)
+                budget = self.max_num_batched_tokens - sum(item.num_tokens for item in scheduled)
                 num_preempted += 1
                 if victim is seq:
                     break
             else:
                 scheduled.append(item)
-                budget = self.max_num_batched_tokens - sum(item.num_tokens for item in scheduled)
+                budget -= num_tokens
         return num_preempted
 
     def _preempt_newest(self, scheduled: list[Scheduled]) -> Sequence:
@@ -186,6 +195,8 @@ class Scheduler:
         return victim
 
     def _admit(self, scheduled: list[Scheduled], budget: int) -> None:
+        if not self.waiting or budget <= 0 or len(self.running) >= self.max_num_seqs:
+            return  # as in most steps, and what follows looks at all rows
         underway = Underway(self.block_manager, self.running)
         reserved = sum(self._expected_growth(seq) for seq in self.running)
         if len(self.waiting) <= self.max_num_seqs:
@@ -230,8 +241,10 @@ class Scheduler:
         num_rows = sum(item.num_logits for item in scheduled)
         room = min(self.max_num_batched_tokens - num_tokens, self.max_num_seqs - num_rows)
         for i, item in enumerate(scheduled):
+            if room < 1:
+                return
             seq = item.seq
-            if room < 1 or not item.reaches_end or item.num_tokens > 1 or not seq.may_look_ahead:
+            if not item.reaches_end or item.num_tokens > 1 or not seq.may_look_ahead:
                 continue
             if seq.num_foreseen_tokens:
                 continue  # nobody knows what the drafts would follow
@@ -244,7 +257,7 @@ class Scheduler:
             )
             drafts = seq.drafter.draft(seq.token_ids, min(room, worthwhile, left - 1))
             if drafts and self.block_manager.extend(seq, seq.num_tokens + len(drafts)):
-                scheduled[i] = replace(item, num_tokens=1 + len(drafts), drafts=tuple(drafts))
+                scheduled[i] = item._replace(num_tokens=1 + len(drafts), drafts=tuple(drafts))
                 room -= len(drafts)
 
     def _has_room(self, seq: Sequence, prefix: Prefix, reserved: int) -> bool:

@@ -81,7 +81,7 @@ class Sequence:
         Where none is to be decoded, nobody asks what follows the last token of the prompt.
         """
         if self.finish_reason is None or self.embedding is not None:
-            return self.num_tokens
+            return len(self.token_ids)
         return self.num_prompt_tokens - 1
 
     @property
@@ -108,9 +108,10 @@ class Sequence:
 
     @property
     def has_ended(self) -> bool:
+        if self.finish_reason is None or self.error is not None:
+            return self.error is not None
         is_pooled = self.embedding is None or not self.num_uncomputed_tokens
-        is_answered = self.finish_reason is not None and not self.num_unscored_tokens and is_pooled
-        return is_answered or self.error is not None
+        return is_pooled and not self.num_unscored_tokens
 
     @property
     def generated_ids(self) -> list[int]:

@@ -286,7 +286,7 @@ class ContinuousBatchingEngine:
     def _look_for_the_end(self, seq: Sequence) -> None:
         try:
             seq.finish_reason = self._decoding[seq.seq_id].finish_reason(self.max_model_len)
-        except Exception as error:  # as above
+        except Exception as error:  # its grammar or tokenizer: code that is not ours
             seq.error = row_fault(error)
 
     def _note_times(self, scheduled: Iterable[Scheduled], began_s: float) -> None:

@@ -46,7 +46,7 @@ def test_a_queue_that_is_away_or_slow_has_not_said_that_it_has_nothing() -> None
         floor.worker()._rows._engine,
         queue,
         floor.store,
-        worker_config(idle_wait_s=0.01, exit_when_idle_s=0.0, patience_s=60.0),
+        worker_config(idle_wait_s=0.01, exit_when_idle_s=0.0, patience_s=60.0, lanes=(BULK_LANE,)),
     )
     queue.num_looks = 0
     thread = threading.Thread(target=worker.run, args=(threading.Event(),), daemon=True)

@@ -3,9 +3,8 @@
 Usage: goals.py [--rounds 1] [--workloads w1 w2 w3 w4] [--rivals .rivals] [--plot FILE.png]
 
 Runs batching.py's engines on each workload, all in one run, then step.py and memory.py, each in a
-process of its own, and puts what was found beside what was aimed at. Rivals that are not installed
-leave their cell empty: `make bench-rivals` installs them. A round of all takes about a quarter of
-an hour.
+process of its own, and puts what was found beside what was aimed at. Where a rival is not
+installed the cell says so: `make bench-rivals` installs all. A round takes a quarter of an hour.
 """
 
 from __future__ import annotations

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
 
 from gristmill.types import Job
 from gristmill_worker.attention.base import AttentionBackend
 from gristmill_worker.engine.base import Finished
 from gristmill_worker.engine.drafter import FIXED_TOKENS
 from gristmill_worker.engine.engine import ContinuousBatchingEngine, EngineConfig
+from gristmill_worker.engine.forward_batch import ForwardBatch
 from gristmill_worker.models.loader import LoadedModel
 
 
@@ -32,6 +37,19 @@ def make_engine(
         },
     )
     return ContinuousBatchingEngine(loaded, config, attention=attention)
+
+
+def fail_a_step(
+    engine: ContinuousBatchingEngine, look: Callable[[ForwardBatch], object] = lambda _: None
+) -> None:
+    """One step for which the device has no memory; `look` sees what it was told."""
+
+    def fails(batch: ForwardBatch) -> torch.Tensor:
+        look(batch)
+        raise torch.OutOfMemoryError("no room")
+
+    with patch.object(engine._runner, "run", fails), pytest.raises(torch.OutOfMemoryError):
+        engine.step()
 
 
 def run(

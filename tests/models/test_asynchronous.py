@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from ascii_tokenizer import with_text
-from drive import make_engine, run
+from drive import fail_a_step, make_engine, run
 from paper_device import on_paper
 from tiny import greedy_alone, greedy_job, prompts
 
@@ -269,15 +269,7 @@ def test_a_launch_that_fails_can_be_tried_again(model_pair: Any) -> None:
     engine.add("row", greedy_job(prompt, 9))
     engine.step()
     engine.step()
-    runs = engine._runner.run
-
-    def fails(batch: Any) -> torch.Tensor:
-        raise torch.OutOfMemoryError("no room")
-
-    engine._runner.run = fails  # type: ignore[method-assign]
-    with pytest.raises(torch.OutOfMemoryError):
-        engine.step()
-    engine._runner.run = runs  # type: ignore[method-assign]
+    fail_a_step(engine)
 
     found = run(engine, [])["row"].generated.token_ids
     assert list(found) == greedy_alone(oracle, prompt, 9)

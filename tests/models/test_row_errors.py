@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from ascii_tokenizer import with_text
-from drive import make_engine, run
+from drive import fail_a_step, make_engine, run
 from tiny import VOCAB_SIZE, NumberDecoder, greedy_alone, greedy_job, prompts, score_job
 
 from gristmill.types import Grammar, GrammarKind, Job, SamplingParams
@@ -131,15 +131,7 @@ def test_a_row_that_ends_at_once_outlives_a_step_that_fails(model_pair: Any) -> 
     for name in ("refused", "given up"):
         engine.add(name, greedy_job([3, VOCAB_SIZE], 4))
     engine.add("good", greedy_job(GOOD[0], 4))
-    runs = engine._runner.run
-
-    def fails(batch: Any) -> torch.Tensor:
-        raise torch.OutOfMemoryError("no room")
-
-    engine._runner.run = fails  # type: ignore[method-assign]
-    with pytest.raises(torch.OutOfMemoryError):
-        engine.step()
-    engine._runner.run = runs  # type: ignore[method-assign]
+    fail_a_step(engine)
     engine.cancel("given up")
     ends = run(engine, [])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest.mock import patch
 
 import pytest
@@ -52,14 +54,21 @@ def test_a_complete_slice_is_merged_while_the_batch_runs(bench: Bench) -> None:
 
     assert bench.batch.status is BatchStatus.COMPLETED
     assert [call.args[2] for call in merge_slice.call_args_list] == [1]
-    with fast_folder() as folder:
-        other = Bench(folder)
-        start(other)
+    with another_bench() as other:
         answer_all(other)
         sweep(other.control)
         for which in ("output", "error"):
             mine, theirs = bench.lines(which) or [], other.lines(which) or []
             assert [line["custom_id"] for line in mine] == [line["custom_id"] for line in theirs]
+
+
+@contextmanager
+def another_bench() -> Iterator[Bench]:
+    """The same batch, of which nothing has been answered yet."""
+    with fast_folder() as folder:
+        other = Bench(folder)
+        start(other)
+        yield other
         other.ledger.close()
 
 
@@ -80,15 +89,12 @@ def test_near_the_end_the_lines_of_shards_that_are_done_are_only_copied(bench: B
 
     assert bench.batch.status is BatchStatus.COMPLETED
     assert [call.args[2] for call in read_shard.call_args_list] == [1]
-    with fast_folder() as folder:
-        other = Bench(folder)
-        start(other)
+    with another_bench() as other:
         answer_most(other)
         answer(other, 1, 0)
         sweep(other.control)
         for which in ("output", "error"):
             assert bench.lines(which) == other.lines(which)
-        other.ledger.close()
 
 
 def test_while_shards_wait_to_be_sent_no_lines_are_kept(bench: Bench) -> None:

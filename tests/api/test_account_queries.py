@@ -180,6 +180,15 @@ def test_the_first_request_with_a_key_counts_for_a_day(ledger: Ledger) -> None:
     assert (too_young, new, removed) == (0, second, 1)
 
 
+def test_what_a_key_has_made_is_found_within_the_time_that_is_asked_for(ledger: Ledger) -> None:
+    key, made = uuid4().hex, Made("a" * 64, "file-1")
+    with ledger.write() as conn:
+        idempotency.keep(conn, "acme", key, made, now=1000)
+        found = [idempotency.find(conn, "acme", key, now=now, within_s=600) for now in (1599, 1600)]
+
+    assert found == [made, None]
+
+
 def test_of_requests_with_one_key_at_once_that_counts_whose_transaction_is_kept(
     ledger: Ledger,
 ) -> None:

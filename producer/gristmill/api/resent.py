@@ -102,9 +102,7 @@ def made_before(
     """What an earlier try of a request without a key has made, of late; None for a first try."""
     if not is_resent(retry_count):
         return None
-    # As if it were later, so that only those of the last minutes are found.
-    at = now + idempotency.KEPT_S - RESEND_WINDOW_S
-    made = idempotency.find(conn, tenant_id, request.name, now=at)
+    made = idempotency.find(conn, tenant_id, request.name, now=now, within_s=RESEND_WINDOW_S)
     return None if made is None else made.object_id
 
 

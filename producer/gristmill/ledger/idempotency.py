@@ -22,11 +22,14 @@ class Made:
     object_id: str
 
 
-def find(conn: Connection, tenant_id: str, key: str, *, now: int) -> Made | None:
-    """What the first request with this key has made within the last day."""
+def find(
+    conn: Connection, tenant_id: str, key: str, *, now: int, within_s: int = KEPT_S
+) -> Made | None:
+    """What the first request with this key has made, if that is less than `within_s` ago."""
+    assert within_s <= KEPT_S, "what is older may be gone"
     table = idempotency_keys.c
     query = select(table.request_digest, table.object_id).where(
-        table.tenant_id == tenant_id, table.key == key, table.created_at > now - KEPT_S
+        table.tenant_id == tenant_id, table.key == key, table.created_at > now - within_s
     )
     row = conn.execute(query).one_or_none()
     return None if row is None else Made(*row)

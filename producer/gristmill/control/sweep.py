@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control, read_batch
@@ -32,33 +33,41 @@ log = logging.getLogger(__name__)
 _MAX_DOUBLINGS = 6
 
 
+@dataclass(slots=True)
+class Place:
+    """Where a sweep that paused or was broken off goes on: behind this batch."""
+
+    after_id: str = ""
+
+
 @timed("sweep")
 def sweep(
     control: Control,
     *,
     end: Callable[[Control, Batch], object] | None = None,
     should_pause: Callable[[], bool] = lambda: False,
-    after_id: str = "",
-) -> str:
+    place: Place | None = None,
+) -> None:
     """One round over all batches that something is due for; it may pause between two of them.
 
-    Returns the batch behind which the next round is to begin (`after_id`), nothing unless it
-    paused. `end` is called with each that may have to end; by default it ends here and now
-    (`end_if_due`).
+    It begins at `place` and moves it on, whatever it raises, so that no batch keeps those behind
+    it from their turn. `end` is called with each that may have to end; by default it ends here
+    and now (`end_if_due`).
     Raises, after all of them had their turn, what the Store has lost of the first one.
     """
+    place = place or Place()
     damage: CorruptDocument | None = None
-    paused_behind = ""
-    for batch in _due_batches(control, after_id):
+    for batch in _due_batches(control, place.after_id):
         if should_pause():
-            paused_behind = after_id
             break
-        after_id = batch.id
+        place.after_id = batch.id
         try:
             _ring_silent_shards(control, batch)
             (end or end_if_due)(control, read_batch(control, batch.tenant_id, batch.id))
         except CorruptDocument as error:
             damage = damage or error
+    else:
+        place.after_id = ""
     reroute(control)
     refuse_impossible(control)
     merge_ahead(control)
@@ -66,7 +75,6 @@ def sweep(
     remove_unneeded(control)
     if damage is not None:
         raise damage
-    return paused_behind
 
 
 def must_end(control: Control, batch: Batch) -> bool:

@@ -20,7 +20,7 @@ from gristmill.control import estimate
 from gristmill.control.base import Control
 from gristmill.control.dispatch import dispatch
 from gristmill.control.read_uploads import ReadUploads
-from gristmill.control.sweep import end_if_due, must_end, sweep
+from gristmill.control.sweep import Place, end_if_due, must_end, sweep
 from gristmill.control.webhooks import deliver_due
 from gristmill.errors import CorruptDocument, GristmillError
 from gristmill.ledger import batches, estimates, submissions, tickets
@@ -72,8 +72,7 @@ class ControlTasks:
         self._slice_s = slice_s
         self._monotonic = monotonic
         self._held: dict[Ticket, float] = {}
-        #: The batch behind which the last sweep paused.
-        self._swept = ""
+        self._swept = Place()
         self._sweeping, self._delivering = threading.Lock(), threading.Lock()
 
     def ring_dispatch(self) -> None:
@@ -92,10 +91,7 @@ class ControlTasks:
                 return
             self._ring_uploads()
             pause = _Pause(self._monotonic, self._slice_s, self._stop)
-            after_id, self._swept = self._swept, ""
-            self._swept = sweep(
-                self._control, end=self._ring_end, should_pause=pause, after_id=after_id
-            )
+            sweep(self._control, end=self._ring_end, should_pause=pause, place=self._swept)
             with self._control.ledger.write() as conn:
                 tickets.forget_old(conn, now=self._control.now)
 

@@ -12,14 +12,15 @@ import pytest
 from local_run import make_line, make_model_folder
 from pipeline import TENANT, Bench, make_result, make_segment
 
-from gristmill.control import read_uploads
+from gristmill.control import read_uploads, tasks
 from gristmill.control.accept import accept_unheard
+from gristmill.control.base import Control
 from gristmill.control.read_uploads import ReadUploads
 from gristmill.control.submit import submit
 from gristmill.control.tasks import DISPATCH, ESTIMATE, FINALIZE, INGEST, ControlTasks
-from gristmill.errors import StoreError
+from gristmill.errors import CorruptDocument, StoreError
 from gristmill.ledger import estimates, files
-from gristmill.ledger.batch import Submission
+from gristmill.ledger.batch import Batch, Submission
 from gristmill.ledger.estimates import Estimate, EstimateStatus
 from gristmill.ledger.status import BatchStatus
 from gristmill.ledger.tickets import FIRST_WAIT_S, HOLD_S
@@ -266,6 +267,26 @@ def test_a_sweep_that_takes_long_goes_on_where_it_was_at_the_next_call(office: O
         swept.append([of_batch for _, of_batch, _ in office.take(FINALIZE)])
 
     assert swept[:3] == [["batch_a"], ["batch_b"], ["batch_c"]]
+
+
+@pytest.mark.parametrize("fault", [CorruptDocument("damaged"), StoreError("away")])
+def test_a_sweep_that_meets_a_fault_goes_on_behind_it(office: Office, fault: Exception) -> None:
+    bench, ids, seen = office.bench, ["batch_a", "batch_b", "batch_c"], list[str]()
+    for batch_id in ids:
+        bench.batch_id = batch_id
+        bench.create(expires_at=1)
+
+    def must_end(control: Control, batch: Batch) -> bool:
+        seen.append(batch.id)
+        if batch.id == "batch_b":
+            raise fault
+        return False
+
+    with patch.object(tasks, "must_end", must_end):
+        for _ in range(5):
+            office.first.sweep()
+
+    assert seen == [*ids, "batch_a", "batch_b"]
 
 
 def test_an_overdue_batch_ends_slice_by_slice(office: Office) -> None:

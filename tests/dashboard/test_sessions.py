@@ -8,12 +8,15 @@ from unittest.mock import patch
 
 import pytest
 from house import House, document
+from sqlalchemy import select
 from starlette.routing import Route
 from visitor import COOKIE, Visitor, visitor
 
 from gristmill.api.access import Scope
+from gristmill.control.removal import remove_unneeded
 from gristmill.dashboard.app import create_dashboard
 from gristmill.dashboard.session import IDLE_S, LONGEST_S, Sessions
+from gristmill.ledger.schema_sessions import ended_sessions
 
 NOW = 1_000_000
 
@@ -182,6 +185,26 @@ def test_a_copy_of_a_cookie_is_of_no_use_once_somebody_logged_out(house: House) 
 
     assert thief.get("/batches").status_code == 303
     assert colleague.get("/batches").status_code == 200
+
+
+def test_what_was_logged_out_of_is_remembered_as_long_as_it_could_be_used(house: House) -> None:
+    def remembered() -> set[str]:
+        with house.data.ledger.read() as conn:
+            return set(conn.execute(select(ended_sessions.c.nonce)).scalars())
+
+    before = remembered()
+    visitor(house).post("/logout", follow=False)
+    (first,) = remembered() - before
+    house.clock.ahead_s += 2 * LONGEST_S  # when it is due again, whatever the sweep has done
+    try:
+        visitor(house).post("/logout", follow=False)
+        (second,) = remembered() - before - {first}
+        remove_unneeded(house.service.control)  # unless the sweep is about it just now
+        house.wait_for(lambda: first not in remembered())
+    finally:
+        house.clock.ahead_s = 0.0
+
+    assert second in remembered()
 
 
 def test_every_page_and_form_asks_for_a_session_and_nearly_every_one_for_a_scope(

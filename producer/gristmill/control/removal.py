@@ -12,7 +12,7 @@ from itertools import islice
 from gristmill import crash_points
 from gristmill.control.base import Control
 from gristmill.control.ending import write_end
-from gristmill.ledger import audit, estimates, files, idempotency, life, webhook_events
+from gristmill.ledger import audit, estimates, files, idempotency, life, sessions, webhook_events
 from gristmill.ledger.batch import Batch
 from gristmill.stores.keys import batch_key, batch_prefix, end_key, file_key
 
@@ -96,13 +96,14 @@ def _remove_events(control: Control) -> None:
 
 
 def _remove_records(control: Control) -> None:
-    """Estimates, entries of the audit log, keys of requests."""
+    """Estimates, entries of the audit log, keys of requests, sessions that were logged out of."""
     now = control.now
     before = now - control.settings.audit_lifetime_s
     with control.ledger.write() as conn:
         estimates.remove_expired(conn, now=now)
         audit.remove_older(conn, created_before=before, limit=_MAX_RECORDS)
         idempotency.remove_older(conn, now=now, limit=_MAX_KEYS)
+        sessions.forget_ended(conn, now=now, limit=_MAX_RECORDS)
 
 
 def _is_time_to(control: Control, name: str, *, every_s: int) -> bool:

@@ -55,7 +55,7 @@ async def log_in(request: Request) -> Response:
 def log_out(visit: Visit) -> Response:
     session = visit.session
     with visit.api.ledger.write() as conn:
-        end_session(conn, session.nonce, forget_at=session.longest_until, now=visit.api.now)
+        end_session(conn, session.nonce, forget_at=session.longest_until)
     response = visit.go("/login")
     take_back(visit.request, response)
     return response

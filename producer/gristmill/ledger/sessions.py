@@ -10,9 +10,8 @@ from sqlalchemy.exc import IntegrityError
 from gristmill.ledger.schema_sessions import ended_sessions
 
 
-def end_session(conn: Connection, nonce: str, *, forget_at: int, now: int) -> None:
+def end_session(conn: Connection, nonce: str, *, forget_at: int) -> None:
     """From now on the session is over, whoever holds a copy of its cookie."""
-    conn.execute(delete(ended_sessions).where(ended_sessions.c.forget_at < now))
     with suppress(IntegrityError), conn.begin_nested():  # it was ended a moment ago
         conn.execute(insert(ended_sessions).values(nonce=nonce, forget_at=forget_at))
 
@@ -20,3 +19,14 @@ def end_session(conn: Connection, nonce: str, *, forget_at: int, now: int) -> No
 def has_ended(conn: Connection, nonce: str) -> bool:
     found = select(ended_sessions.c.nonce).where(ended_sessions.c.nonce == nonce)
     return conn.execute(found).first() is not None
+
+
+def forget_ended(conn: Connection, *, now: int, limit: int) -> int:
+    """Of all tenants, those that would be over by now anyway; how many."""
+    oldest = (
+        select(ended_sessions.c.nonce)
+        .where(ended_sessions.c.forget_at < now)
+        .order_by(ended_sessions.c.forget_at)
+        .limit(limit)
+    )
+    return conn.execute(delete(ended_sessions).where(ended_sessions.c.nonce.in_(oldest))).rowcount

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import io
 import itertools
-import socket
 from unittest.mock import patch
 
-import anyio
 import httpx2
 import openai
 import pytest
 from house import House, as_file, document, make_lines
-
-from gristmill.api.upload_slots import UploadSlots
 
 LIMIT = 200_000
 
@@ -250,24 +246,6 @@ def test_an_upload_whose_client_goes_away_leaves_nothing(house: House) -> None:
 PART = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\nabc'
 
 
-def test_an_upload_of_which_nothing_comes_any_more_is_ended(house: House) -> None:
-    before = stored_files(house)
-    host, port = house.service.url.removeprefix("http://").split(":")
-    head = (
-        f"POST /v1/files HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {house.key()}\r\n"
-        "Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 9999\r\n\r\n"
-    )
-    with (
-        patch("gristmill.api.files._IDLE_S", 0.05),
-        socket.create_connection((host, int(port)), timeout=60) as connection,
-    ):
-        connection.sendall(head.encode() + PART)
-        answer = connection.makefile("rb").read()
-
-    assert answer.startswith(b"HTTP/1.1 408") and b"request_timeout" in answer
-    assert stored_files(house) == before
-
-
 def test_what_stands_behind_the_file_has_a_limit_as_well(house: House) -> None:
     before = stored_files(house)
     headers = {"content-type": "multipart/form-data; boundary=x"}
@@ -281,24 +259,3 @@ def test_what_stands_behind_the_file_has_a_limit_as_well(house: House) -> None:
 
     assert document(answer)["error"]["code"] == "file_too_large"
     assert stored_files(house) == before
-
-
-def test_one_tenant_has_a_part_of_the_uploads_at_once() -> None:
-    async def main() -> list[str]:
-        slots, entered, release = UploadSlots(of_one_tenant=2), list[str](), anyio.Event()
-
-        async def upload(tenant_id: str) -> None:
-            async with slots.slot(tenant_id):
-                entered.append(tenant_id)
-                await release.wait()
-
-        async with anyio.create_task_group() as group:
-            for tenant_id in ("a", "a", "a", "b"):
-                group.start_soon(upload, tenant_id)
-            await anyio.wait_all_tasks_blocked()
-            at_once = sorted(entered)
-            release.set()
-        assert sorted(entered) == ["a", "a", "a", "b"]
-        return at_once
-
-    assert anyio.run(main) == ["a", "a", "b"]

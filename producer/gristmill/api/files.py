@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Literal
 
-import anyio
 from anyio import from_thread, to_thread
 from fastapi import APIRouter, Header, Query, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
+from gristmill.api.body_pace import PacedBody
 from gristmill.api.content import content_response, read_range
 from gristmill.api.context import Api, FilesReader, FilesWriter, UseApi
 from gristmill.api.failures import ApiError, not_found, refused
@@ -34,8 +34,6 @@ router = APIRouter(prefix="/v1/files", tags=["Files"])
 
 #: A body is so much longer than its file, at the most.
 _FORM_BYTES = 1 << 20
-#: Whoever sends nothing for so long has gone away, and holds up others.
-_IDLE_S = 60.0
 
 _FORM = {
     "requestBody": {
@@ -79,20 +77,11 @@ async def create_file(
     num_bytes = int(length) if length.isdigit() and len(length) < 19 else 0
     if num_bytes > limit + _FORM_BYTES:
         raise too_large(limit)
-    body = request.stream()
-
-    async def next_piece() -> bytes | None:
-        try:
-            with anyio.fail_after(_IDLE_S):
-                return await anext(body, None)
-        except TimeoutError as error:
-            message = f"Nothing of the body has come for {_IDLE_S:g} s. Send it again."
-            headers = {"connection": "close"}
-            raise ApiError(408, message, code="request_timeout", headers=headers) from error
+    body = PacedBody(request.stream())
 
     def pieces() -> Iterator[bytes]:
         num_read = 0
-        while (piece := from_thread.run(next_piece)) is not None:
+        while (piece := from_thread.run(body.next_piece)) is not None:
             num_read += len(piece)
             if num_read > limit + _FORM_BYTES:
                 raise too_large(limit)

@@ -73,6 +73,8 @@ def _store(
     def checked_chunks() -> Iterator[bytes]:
         num_read, digest = 0, hashlib.sha256()
         for chunk in upload.file_chunks():
+            if not num_read:
+                _check_early(api, tenant_id, upload)
             num_read += len(chunk)
             digest.update(chunk)
             if room is not None and num_read > room:
@@ -111,6 +113,17 @@ def _store(
     if form.validate_for is not None:
         api.on_submitted()
     return file
+
+
+def _check_early(api: Api, tenant_id: str, upload: MultipartUpload) -> None:
+    """Raises ApiError for what the fields before the file say already, as most clients order them.
+
+    So that nobody sends a large file for nothing.
+    """
+    form = _read_form(upload, default_s=api.settings.file_lifetime_s, is_whole=False)
+    if form.validate_for is not None:
+        with api.ledger.read() as conn:
+            check_room_for_estimate(conn, tenant_id)
 
 
 def _complete(
@@ -158,10 +171,10 @@ def _file_of(api: Api, tenant_id: str, first: Made, request_digest: str) -> File
     return file
 
 
-def _read_form(upload: MultipartUpload, *, default_s: int) -> _Form:
-    """Raises ApiError for fields that are wrong."""
+def _read_form(upload: MultipartUpload, *, default_s: int, is_whole: bool = True) -> _Form:
+    """Raises ApiError for fields that are wrong, and when it `is_whole` for one that is missing."""
     fields = dict(upload.fields)
-    purpose = fields.pop("purpose", None)
+    purpose = fields.pop("purpose", None if is_whole else "batch")
     if purpose is None:
         raise refused("purpose: this field is required. Send 'batch'.", param="purpose")
     if purpose != "batch":

@@ -61,7 +61,8 @@ class Worker:
         self._announcer = announcer or Announcer(
             queue, plain_card(config, kv_tokens=kv_tokens), monotonic=monotonic, wall=wall
         )
-        self._lanes = Lanes(queue, lanes_of(self._announcer.card, config), clock=monotonic)
+        names_of_lanes = lanes_of(self._announcer.card, config)
+        self._lanes = Lanes(queue, names_of_lanes, patience_s=config.patience_s, clock=monotonic)
         self.equipment = equipment
         self._monotonic = monotonic
         self._wall = wall
@@ -86,12 +87,10 @@ class Worker:
         self._record = self._rows.record
         self._kv_tokens = kv_tokens or 0
         self._attempts: list[Attempt] = []
-        self._num_lease_losses = 0
-        self._wake = threading.Event()
+        self._num_lease_losses, self._wake = 0, threading.Event()
         self._intake.wake = self._outbox.on_stored = self._wake.set
         self._outbox.on_done = lambda what: self._record.done(what)
-        self._is_draining = False
-        self._busy_at = monotonic()
+        self._is_draining, self._busy_at = False, monotonic()
         self._announcer.fill = self._fill_beat
 
     @property
@@ -100,11 +99,11 @@ class Worker:
 
     @property
     def health(self) -> WorkerHealth:
-        trouble = [self._outbox.trouble, self._intake.trouble, self.leases.trouble]
+        found = (part.trouble for part in (self._outbox, self._intake, self.leases, self._lanes))
         return WorkerHealth(
             is_live=not self.leases.is_hanging,
             is_draining=self._is_draining,
-            troubles=tuple(dict.fromkeys(filter(None, trouble))),
+            troubles=tuple(dict.fromkeys(filter(None, found))),
         )
 
     def watch(self, telemetry: Telemetry) -> None:
@@ -113,7 +112,8 @@ class Worker:
         )
 
     def run(self, stop: threading.Event, on_hang: Callable[[], None] = lambda: None) -> None:
-        """Work until `stop` is set, then drain. What the Engine raises leaves after a flush."""
+        """Work until `stop` is set, then drain. What the Engine raises leaves after a flush, and
+        QueueError when it ends for want of work and one of its Lanes could not be asked."""
         self.leases.on_hang = on_hang
         with self._announcer, self.leases, self._outbox:
             try:
@@ -125,6 +125,7 @@ class Worker:
                 self._save_results()
                 raise
             self.drain()
+            self._lanes.check_asked(is_stopped=stop.is_set())
 
     def turn(self) -> None:
         """Take what there is room for, one step of the Engine, and what is due after it."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from floor import LONG, Floor
 from pipeline import worker_config
 
@@ -93,3 +94,44 @@ def test_while_its_own_lane_cannot_be_asked_an_empty_mixed_one_is_not_the_end() 
 
     assert before == (False, 0)
     assert len(floor.results()) == 1 and worker._has_been_idle()
+
+
+def test_a_lane_of_its_own_that_fails_for_ever_is_waited_for_no_longer_than_an_outage() -> None:
+    queue = OwnLaneAway(60.0)
+    floor = Floor(queue=queue)
+    workers = [
+        floor.worker(lanes=("mine", BULK_LANE), exit_when_idle_s=5.0, patience_s=300.0)
+        for _ in range(2)
+    ]
+    began = floor.clock()
+
+    while not all([worker._has_been_idle() for worker in workers]):
+        for worker in workers:
+            floor.turn(worker)
+        floor.clock.advance(3)
+    lived_s, troubles = floor.clock() - began, workers[0].health.troubles
+    with pytest.raises(QueueError, match=r"mine has failed .* work may wait .*--lanes bulk") as end:
+        workers[0].run(threading.Event())
+    stop = threading.Event()
+    stop.set()
+    workers[1].run(stop)  # whoever was told to end has ended well
+
+    assert 300 <= lived_s < 330
+    assert "The Lane mine has failed" in troubles[0] and "not just now" in troubles[0]
+    assert end.value.retryable  # exit code 75
+
+
+def test_a_lane_that_is_back_before_patience_ends_begins_anew() -> None:
+    queue = OwnLaneAway(60.0)
+    floor = Floor(queue=queue)
+    worker = floor.worker(lanes=("mine", BULK_LANE), exit_when_idle_s=5.0, patience_s=300.0)
+
+    for is_back in (False, True, False):
+        queue.is_back = is_back
+        for _ in range(50):
+            floor.clock.advance(4)
+            floor.send(1, LONG[:1])  # so that it is not idle meanwhile
+            floor.turn(worker)
+
+    assert not worker._has_been_idle()
+    assert worker.health.troubles and "mine" in worker.health.troubles[0]

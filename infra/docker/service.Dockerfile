@@ -36,13 +36,15 @@ LABEL org.opencontainers.image.title="gristmill-service" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="${REVISION}"
 # tini is process 1: it hands SIGTERM on from the first moment. Python as process 1 would ignore it
-# until a handler is there. (DL3008: Debian keeps one version of a package, so a pin would break.)
+# until a handler is there. A tmpfs over the cache gets the mode of its folder here,
+# whatever was asked for (moby#39466). (DL3008: Debian keeps one version of a package, so a pin would
+# break.)
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends tini \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin gristmill \
-    && install -d -o 10001 -g 10001 /var/cache/gristmill
+    && install -d -m 1777 -o 10001 -g 10001 /var/cache/gristmill
 COPY --from=build /opt/gristmill /opt/gristmill
 COPY infra/docker/healthy.py /opt/healthy.py
 COPY infra/docker/models/ /models/

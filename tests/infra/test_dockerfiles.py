@@ -68,6 +68,8 @@ def test_what_it_writes_to_is_what_may_be_mounted(path: Path) -> None:
     assert len(places) >= 3
     assert all(place.startswith(("/tmp", "/var/cache/gristmill")) for place in places)
     assert written["GRISTMILL_CACHE_DIR"] == "/var/cache/gristmill"
+    # A tmpfs over it belongs to root, and gets this mode instead of the one that was asked for.
+    assert "install -d -m 1777 -o 10001 -g 10001 /var/cache/gristmill" in dict(last)["RUN"]
 
 
 @by_name

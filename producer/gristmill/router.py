@@ -59,26 +59,29 @@ class Load:
     """What lies ahead of a Shard, in expected tokens.
 
     `sent_tokens` by Lane: sent, and not answered yet. `waiting_tokens`: those of the same model
-    that were not sent. `full`: Lanes that nothing more is sent to just now.
+    that were not sent. `full`: Lanes that nothing more is sent to just now. `short`: those of pools
+    that will run out of work before the others (short_pools.py).
     """
 
     sent_tokens: Mapping[str, float] = field(default_factory=dict)
     waiting_tokens: float = 0.0
     full: frozenset[str] = frozenset()
+    short: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ToLane:
     """The Lane on which a Shard is expected to be done first.
 
-    `finish_at` is in the unit of `now`, seconds. `lead_s`: how much later it would be elsewhere;
-    whoever has the most to lose goes first. `row_tokens`: what a worker must take to run it; 0 if
-    nobody knows. Only a Lane that is not in `Load.full` may be sent to now.
+    `finish_at` is in the unit of `now`, seconds. Of the Shards of a batch for a Lane the one with
+    the lowest `rank` goes first: what is not left to a pool that runs short, and of that the
+    shortest rows, so that most rows wait least. `row_tokens`: what a worker must take to run it;
+    0 if nobody knows. Only a Lane that is not in `Load.full` may be sent to now.
     """
 
     lane: str
     finish_at: float
-    lead_s: float = 0.0
+    rank: tuple[bool, float] = (False, 0.0)
     row_tokens: int = 0
 
 
@@ -152,9 +155,9 @@ def route(needs: Needs, fleet: Fleet, load: Load, *, now: float) -> Route:
     if not finish:
         return Waits(_why_waits(needs, fleet, row_tokens, now=now))
     lane = min(finish, key=lambda name: (finish[name] + handicap[name], name != BULK_LANE, name))
-    others = [at for name, at in finish.items() if name != lane]
-    lead_s = min(others) - finish[lane] if others else float("inf")
-    return ToLane(lane, now + work.bulk_wait_s + finish[lane], lead_s, row_tokens)
+    # Where machines are alike the order of the file stays: the last of it would end no sooner.
+    rank = _rank(needs, lane, able, load) if work.is_mixed else (False, 0.0)
+    return ToLane(lane, now + work.bulk_wait_s + finish[lane], rank, row_tokens)
 
 
 def taken_row_tokens(needs: Needs, fleet: Fleet) -> int:
@@ -198,6 +201,12 @@ def _able(needs: Needs, fleet: Fleet, row_tokens: int) -> list[PoolNow]:
     ]
 
 
+def _rank(needs: Needs, lane: str, able: list[PoolNow], load: Load) -> tuple[bool, float]:
+    """As ToLane has it."""
+    is_left = any(pool.lane in load.short and pool.lane != lane for pool in able)
+    return is_left, needs.num_expected_tokens / max(needs.num_jobs, 1)
+
+
 class _Work:
     """What one Shard takes on each pool, and what lies ahead of it there, in seconds."""
 
@@ -205,6 +214,8 @@ class _Work:
         self._load = load
         self.listeners = [pool for pool in fleet.pools if pool.takes_bulk]
         found = {p.lane: p.time_s(needs) for p in fleet.pools if is_of_model(p.pool, needs.model)}
+        #: Whether the model has machines of several kinds.
+        self.is_mixed = len(found) > 1
         num_tokens = max(needs.num_expected_tokens, 1)
         nominal_s = num_tokens / _NOMINAL_TOKENS_PER_S
         measured = [t for t in found.values() if t is not None] or [nominal_s]

@@ -1,6 +1,6 @@
 """Which Shard of a batch goes next, and to which Lane: what the Router says, within the windows.
 
-Of the size classes of a batch, that one goes first which has the most to lose elsewhere.
+Of the size classes of a batch, the one that the Router ranks lowest goes first.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gristmill.ledger.size_classes import Kind, SizeClass
 from gristmill.ledger.turns import ModelKey, Only, UnderWay
 from gristmill.needs import features_in, least_in
 from gristmill.router import Fleet, Load, Needs, Route, ToLane, find_limits, route
+from gristmill.short_pools import WaitingKind, find_short
 from gristmill.types import ModelPin
 
 #: Shards of a class that are looked at beyond those that fill the windows: some wait for a machine.
@@ -36,6 +37,25 @@ def needs_of_shard(model: ModelPin, shard: ShardRow) -> Needs:
         num_jobs=shard.num_jobs,
         num_prompt_tokens=shard.num_prompt_tokens,
         num_expected_tokens=shard.num_expected_tokens,
+    )
+
+
+def _waiting_of(kind: Kind) -> WaitingKind:
+    return WaitingKind(
+        _needs_of_kind(kind, kind.max_row_tokens, kind.least_row_tokens), kind.num_waiting_tokens
+    )
+
+
+def _needs_of_kind(kind: Kind, max_row_tokens: int, least_row_tokens: int) -> Needs:
+    """Of a Shard of that kind, with such rows."""
+    return Needs(
+        kind.model,
+        max_row_tokens,
+        least_row_tokens,
+        features_in(kind.size_class),
+        num_jobs=kind.num_jobs,
+        num_prompt_tokens=kind.num_prompt_tokens,
+        num_expected_tokens=kind.num_expected_tokens,
     )
 
 
@@ -73,6 +93,7 @@ class Routes:
         self.room = dict(room)
         self._now = now
         self._kinds = kinds
+        self._short = find_short(map(_waiting_of, kinds), fleet)
         self._waiting: dict[ModelKey, float] = dict(left)
         self._sent: dict[str, float] = {}
         for one in under_way:
@@ -108,15 +129,7 @@ class Routes:
             (row, min(least, row)) for row in rows for least in (shortest, kind.least_row_tokens)
         }
         for row_tokens, least in sorted(asked):
-            needs = Needs(
-                kind.model,
-                row_tokens,
-                least,
-                features_in(kind.size_class),
-                num_jobs=kind.num_jobs,
-                num_prompt_tokens=kind.num_prompt_tokens,
-                num_expected_tokens=kind.num_expected_tokens,
-            )
+            needs = _needs_of_kind(kind, row_tokens, least)
             to = route(needs, self.fleet, self._load(kind.model), now=self._now)
             if isinstance(to, ToLane):
                 yield to.lane
@@ -134,11 +147,11 @@ class Routes:
         """Shard by Shard, as long as there is one that this Lane is best for, and room there."""
         heads = self._heads(batch, lane, only)
         while True:
-            best: tuple[tuple[float, int], deque[ShardRow], ToLane] | None = None
+            best: tuple[tuple[tuple[bool, float], int], deque[ShardRow], ToLane] | None = None
             for head in heads:
                 to = self._route_first(batch, head)
                 if to is not None and to.lane == lane and self.room[lane] > 0:
-                    order = (-to.lead_s, head[0].n)
+                    order = (to.rank, head[0].n)
                     if best is None or order < best[0]:
                         best = order, head, to
             if best is None:
@@ -202,4 +215,4 @@ class Routes:
 
     def _load(self, model: ModelPin) -> Load:
         full = frozenset(lane for lane, room in self.room.items() if room <= 0)
-        return Load(self._sent, self._waiting.get(key_of(model), 0.0), full)
+        return Load(self._sent, self._waiting.get(key_of(model), 0.0), full, self._short)

@@ -106,7 +106,8 @@ def list_waiting(conn: Connection, *, since: int | None = None) -> list[tuple[Si
 class Kind:
     """A size class of all running batches of a model together, with Shards that wait.
 
-    The numbers of Jobs and tokens are those of one of these Shards.
+    The numbers of Jobs and tokens are those of one of these Shards, `num_waiting_tokens` are the
+    expected ones of all.
     """
 
     model: ModelPin
@@ -117,20 +118,28 @@ class Kind:
     num_jobs: int
     num_prompt_tokens: int
     num_expected_tokens: int
+    num_waiting_tokens: int
 
 
 def list_kinds(conn: Connection) -> list[Kind]:
     """By model and name; the batches of a model may call it by several names."""
-    of, one = batches.c, size_classes.c
+    of, one, waiting = batches.c, size_classes.c, shards.c
     model = (of.model_revision, of.tokenizer_hash, of.dtype)
     query = (
         select(
             *(*model, one.size_class, func.min(one.min_row_tokens)),
             *(func.max(one.max_row_tokens), func.max(one.least_row_tokens)),
             *(func.min(of.model_name), func.min(one.batch_id)),
+            func.sum(waiting.num_expected_tokens),
         )
         .join(batches, of.id == one.batch_id)
-        .where(of.status == BatchStatus.IN_PROGRESS, of.freeze_reason.is_(None), _has_waiting)
+        .join(
+            shards,
+            (waiting.batch_id == one.batch_id)
+            & (waiting.state == _WAITING)
+            & (waiting.size_class == one.size_class),
+        )
+        .where(of.status == BatchStatus.IN_PROGRESS, of.freeze_reason.is_(None))
         .group_by(*model, one.size_class)
         .order_by(*model, one.size_class)
     )
@@ -145,6 +154,7 @@ def list_kinds(conn: Connection) -> list[Kind]:
         least,
         called,
         batch_id,
+        num_waiting_tokens,
     ) in conn.execute(query):
         sample = conn.execute(
             select(shards.c.num_jobs, shards.c.num_prompt_tokens, shards.c.num_expected_tokens)
@@ -164,6 +174,7 @@ def list_kinds(conn: Connection) -> list[Kind]:
                     num_jobs=sample.num_jobs,
                     num_prompt_tokens=sample.num_prompt_tokens,
                     num_expected_tokens=sample.num_expected_tokens,
+                    num_waiting_tokens=int(num_waiting_tokens),
                 )
             )
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 
 from gristmill.control.fair_share import Demand, is_hopeless
@@ -23,6 +23,8 @@ class SimBatch:
         self._windows = windows
         #: By class, the Shards that wait, those that came back in front.
         self.waiting: dict[object, deque[SimShard]] = {}
+        #: Expected tokens of these.
+        self._waiting_tokens: Counter[object] = Counter()
         self.num_waiting = 0
         self.num_rows_left = spec.num_rows
         self.is_all_cut = False
@@ -58,7 +60,7 @@ class SimBatch:
                 self._num_rows_cut += shard.num_jobs
                 self._tokens_cut += shard.expected_tokens
                 self.waiting.setdefault(shard.size_class, deque()).append(shard)
-                self.num_waiting += 1
+                self._count_waiting(shard, 1)
 
     def heads(self) -> Iterator[SimShard]:
         """The next Shard of each class, in the order in which they were cut."""
@@ -68,14 +70,26 @@ class SimBatch:
         """It is sent: one of the heads."""
         taken = self.waiting[shard.size_class].popleft()
         assert taken is shard, "only the first of a class is sent"
-        self.num_waiting -= 1
+        self._count_waiting(shard, -1)
         self.tokens_sent += shard.expected_tokens
 
     def put_back(self, shard: SimShard) -> None:
         """It was recalled."""
         self.waiting.setdefault(shard.size_class, deque()).appendleft(shard)
-        self.num_waiting += 1
+        self._count_waiting(shard, 1)
         self.tokens_sent -= shard.expected_tokens
+
+    def kinds(self) -> Iterator[tuple[SimShard, float]]:
+        """The next Shard of each class, and the expected tokens of all that wait of it: of what was
+        not cut yet as much as of what was."""
+        more = self.tokens_waiting / max(self._waiting_tokens.total(), 1)
+        for size_class, shards in self.waiting.items():
+            if shards:
+                yield shards[0], self._waiting_tokens[size_class] * more
+
+    def _count_waiting(self, shard: SimShard, num: int) -> None:
+        self.num_waiting += num
+        self._waiting_tokens[shard.size_class] += num * shard.expected_tokens
 
 
 def _number(shard: SimShard) -> int:

@@ -19,6 +19,7 @@ from gristmill.needs import RowNeeds, class_of
 from gristmill.pools import Fleet, Needs
 from gristmill.queues.base import BULK_LANE
 from gristmill.router import Load, ToLane, route
+from gristmill.short_pools import WaitingKind, find_short
 from gristmill.simulator.backlog import Backlog, SimBatch
 from gristmill.simulator.machine import PIN
 from gristmill.simulator.shards import SimShard
@@ -27,6 +28,8 @@ from gristmill.simulator.work import Row
 #: As in control/dispatch.py.
 _LOOK_EVERY_S = 5.0
 _MAX_LEAD_S, _MAX_LEAD_SHARDS = 60.0, 2
+#: As ToLane has it.
+Rank = tuple[bool, float]
 _FEATURES = frozenset({Feature.GENERATE.value})
 
 
@@ -154,10 +157,9 @@ class LaneChoice:
     def has_room(self, lane: str) -> bool:
         return self._room[lane] > 0
 
-    def choose(self, shard: SimShard) -> tuple[float, str] | None:
-        """What the Shard has to lose on other Lanes, in seconds, and the Lane that it goes to now.
-        None: it waits."""
-        return 0.0, BULK_LANE
+    def choose(self, shard: SimShard) -> tuple[Rank, str] | None:
+        """The Lane that the Shard goes to now, and its rank there. None: it waits."""
+        return (False, 0.0), BULK_LANE
 
     def take(self, shard: SimShard, lane: str) -> None:
         """A Shard was sent."""
@@ -171,17 +173,18 @@ class RoutedLanes(LaneChoice):
         self._waiting = backlog.waiting_tokens
         self._fleet = fleet
         self._now = now
+        self._short = find_short(_kinds(backlog), fleet) if len(room) > 1 else frozenset()
         #: By size class, until something more is sent.
-        self._chosen: dict[object, tuple[float, str] | None] = {}
+        self._chosen: dict[object, tuple[Rank, str] | None] = {}
 
-    def choose(self, shard: SimShard) -> tuple[float, str] | None:
+    def choose(self, shard: SimShard) -> tuple[Rank, str] | None:
         if shard.size_class not in self._chosen:
             full = frozenset(lane for lane, room in self._room.items() if room <= 0)
-            load = Load(self._sent, self._waiting, full)
+            load = Load(self._sent, self._waiting, full, self._short)
             found = route(needs_of(shard), self._fleet, load, now=self._now)
             chosen = None
             if isinstance(found, ToLane) and found.lane not in full:
-                chosen = found.lead_s, found.lane
+                chosen = found.rank, found.lane
             self._chosen[shard.size_class] = chosen
         return self._chosen[shard.size_class]
 
@@ -191,6 +194,12 @@ class RoutedLanes(LaneChoice):
         num_tokens = shard.expected_tokens
         self._sent[lane] = self._sent.get(lane, 0.0) + num_tokens
         self._waiting = max(self._waiting - num_tokens, 0.0)
+
+
+def _kinds(backlog: Backlog) -> Iterator[WaitingKind]:
+    for batch in backlog.waiting():
+        for shard, num_tokens in batch.kinds():
+            yield WaitingKind(needs_of(shard), num_tokens)
 
 
 _Picked = tuple[SimBatch, SimShard]
@@ -210,11 +219,10 @@ def _pick_in_turn(
 
 
 def _pick(batches: Iterator[SimBatch], lanes: LaneChoice, lane: str) -> _Picked | None:
-    """Of the first batch that has a Shard for the Lane; of its classes that one which has the most
-    to lose elsewhere."""
+    """Of the first batch that has a Shard for the Lane; of its classes that of the lowest rank."""
     for batch in batches:
         found = [
-            (-chosen[0], shard.n, shard)
+            (chosen[0], shard.n, shard)
             for shard in batch.heads()
             if (chosen := lanes.choose(shard)) and chosen[1] == lane
         ]

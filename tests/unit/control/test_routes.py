@@ -285,3 +285,18 @@ def test_pools_whose_limits_lie_within_one_size_class_all_get_their_rows(mill: F
 
     assert mill.batch("one").status is BatchStatus.COMPLETED
     assert mill.lengths("a") <= {60} and 150 in mill.lengths("b") and mill.given_back == []
+
+
+@pytest.mark.parametrize(("num_short", "first"), [(2, 6000), (30, 100)])
+def test_the_shortest_rows_go_first_unless_a_smaller_machine_would_run_out_of_them(
+    mill: FleetMill, num_short: int, first: int
+) -> None:
+    for name, limit, speed in (("small", 512, 100.0), ("large", 8192, 1000.0)):
+        rates = ((512, speed * 10), (8192, speed * 10))
+        mill.add(name, limit, prefill_tokens_per_s=rates, decode_tokens_per_s=speed)
+    mill.submit("one", [6000] * 6 + [100] * num_short)
+
+    mill.run(60)
+
+    assert mill.batch("one").status is BatchStatus.COMPLETED
+    assert [length for _, length in mill.ran["large"]][:4] == [first] * 4

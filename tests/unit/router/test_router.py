@@ -138,7 +138,6 @@ def test_long_prompts_are_kept_from_slow_machines_where_that_pays() -> None:
 
     assert isinstance(found, ToLane) and found.lane == lane(fast)
     assert found.finish_at == pytest.approx(NOW + 2.2)
-    assert found.lead_s > 200
 
 
 def test_machines_of_two_kinds_that_take_the_same_rows_are_told_apart() -> None:

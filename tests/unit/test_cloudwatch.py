@@ -38,9 +38,9 @@ def make_idle_tally(*models: str) -> Tally:
 
 def make_tally() -> Tally:
     tally = make_idle_tally()
-    for lane, tokens, seconds in (("bulk", 100.0, 5.0), ("pool-8k-1", 50.0, 20.0)):
+    for lane, tokens in (("bulk", 100.0), ("pool-8k-1", 50.0)):
         tally.put("gristmill_backlog_tokens", (lane, "m"), value=tokens)
-        tally.put("gristmill_backlog_seconds", (lane, "m"), value=seconds)
+    tally.put("gristmill_backlog_model_seconds", ("m",), value=20.0)
     for state, count in (("loading", 1.0), ("ready", 2.0), ("draining", 4.0), ("lost", 8.0)):
         tally.put("gristmill_workers", ("m", state), value=count)
     return tally
@@ -74,7 +74,7 @@ def test_a_model_that_was_told_of_is_told_of_when_nothing_is_left() -> None:
     tally, recorder = make_tally(), Recorder()
     loop = CloudWatchLoop(recorder, "ns", tally.look)
     loop.turn()
-    tally.forget("gristmill_backlog_tokens", "gristmill_backlog_seconds", "gristmill_workers")
+    tally.forget("gristmill_backlog_tokens", "gristmill_backlog_model_seconds", "gristmill_workers")
 
     loop.turn()
 

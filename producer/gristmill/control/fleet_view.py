@@ -11,6 +11,7 @@ from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.size_classes import Kind
 from gristmill.ledger.turns import ModelKey
 from gristmill.pools import Fleet, fleet_of
+from gristmill.types import ModelPin
 
 Kinds = tuple[Kind, ...]
 #: How old what is told may be: seconds, and so many times what it takes to read it.
@@ -32,6 +33,8 @@ class FleetView:
         self._fleet = Fleet()
         self._left: dict[ModelKey, int] = {}
         self._kinds: Kinds = ()
+        #: What the Workers have that are alive, as of the last reading.
+        self.models_alive: frozenset[ModelPin] = frozenset()
         #: Lanes of pools that are gone, which were taken off the queue.
         self.removed_lanes: set[str] = set()
         self._shut_until: dict[str, float] = {}
@@ -74,7 +77,9 @@ class FleetView:
             return
         began = time.perf_counter()
         with ledger.read() as conn:
-            self._fleet = fleet_of(workers.list_workers(conn), now)
+            known = workers.list_workers(conn)
+            self._fleet = fleet_of(known, now)
+            self.models_alive = frozenset(w.card.model for w in known if w.is_alive_at(now))
             is_mixed = len(self._fleet.lanes) > 1
             self._left = turns.tokens_left(conn) if is_mixed else {}
             self._kinds = tuple(size_classes.list_kinds(conn)) if is_mixed else ()

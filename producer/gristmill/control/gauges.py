@@ -6,11 +6,14 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from sqlalchemy import Connection
 
+from gristmill.control.backlog_times import BacklogTimes
 from gristmill.control.base import Control
+from gristmill.control.fleet_view import Kinds
+from gristmill.control.namesakes import is_namesake
 from gristmill.control.worker_speeds import WorkerSpeeds
 from gristmill.errors import GristmillError
 from gristmill.fleet import KnownWorker, WorkerState
@@ -18,15 +21,22 @@ from gristmill.ledger import backlog, models, usage, workers
 from gristmill.ledger.shards import ShardState
 from gristmill.ledger.status import OPEN
 from gristmill.metrics.of_control import LEDGER_METRICS
+from gristmill.pools import Fleet
 from gristmill.queues.base import BULK_LANE
 from gristmill.telemetry import Metrics
+from gristmill.types import ModelPin
 
 log = logging.getLogger(__name__)
 
 #: However often somebody looks, the Ledger is asked no more often than so.
 _FRESH_S = 5.0
 _NAMES = tuple(metric.name for metric in LEDGER_METRICS)
-_TOLD_STATES = (WorkerState.LOADING, WorkerState.READY, WorkerState.DRAINING, WorkerState.LOST)
+#: Of those that are alive, and have another model than what is left to do under its name.
+_UNFIT = "unfit"
+_TOLD_STATES = (
+    *(state.value for state in (WorkerState.LOADING, WorkerState.READY, WorkerState.DRAINING)),
+    *(WorkerState.LOST.value, _UNFIT),
+)
 
 
 class LedgerGauges:
@@ -52,26 +62,33 @@ class LedgerGauges:
                 return
             self._metrics.forget(*_NAMES)
             try:
+                fleet = self._control.fleet
+                kinds = self._control.fleet_view.kinds(self._control.ledger, self._control.clock())
                 with self._control.ledger.read() as conn:
-                    self._put(conn)
+                    self._put(conn, fleet, kinds)
             except GristmillError as error:
                 log.warning("gauges not read reason=%s", error)
                 self._metrics.forget(*_NAMES)
             self._fresh_until = self._monotonic() + _FRESH_S
 
-    def _put(self, conn: Connection) -> None:
+    def _put(self, conn: Connection, fleet: Fleet, kinds: Kinds) -> None:
         now = self._control.clock()
         served = {model.name for model in models.list_served(conn, now=int(now))}
         self._put_batches(conn, now)
         self._put_costs(conn, now)
-        known = workers.list_workers(conn)
-        self._put_workers(known, now, served)
-        speeds = WorkerSpeeds(known, now, assumed=self._control.settings.worker_tokens_per_s)
-        for (lane, model), num_tokens in self._put_backlog(conn, served).items():
-            of_one_s = num_tokens / speeds.of_one(lane, model)
-            together_s = of_one_s / max(speeds.num_alive(lane, model), 1)
-            self._metrics.put("gristmill_backlog_seconds", (lane, model), value=together_s)
-            self._metrics.put("gristmill_backlog_worker_seconds", (lane, model), value=of_one_s)
+        known, wanted = workers.list_workers(conn), backlog.list_models(conn)
+        self._put_workers(known, now, served, wanted)
+        fitting = (one for one in known if not is_namesake(one.card.model, wanted))
+        speeds = WorkerSpeeds(fitting, now, assumed=self._control.settings.worker_tokens_per_s)
+        tokens = self._put_backlog(conn, served)
+        times = BacklogTimes(tokens, kinds, fleet, speeds)
+        for of in tokens:
+            put = self._metrics.put
+            put("gristmill_backlog_seconds", of, value=times.of_lane_s(*of))
+            put("gristmill_backlog_worker_seconds", of, value=times.of_one_s(*of))
+        for model in {model for _, model in tokens}:
+            seconds = times.of_model_s(model)
+            self._metrics.put("gristmill_backlog_model_seconds", (model,), value=seconds)
 
     def _put_batches(self, conn: Connection, now: float) -> None:
         found = {one.status: one for one in backlog.list_open(conn)}
@@ -93,15 +110,22 @@ class LedgerGauges:
                 labels = (model, prices.currency)
                 self._metrics.put("gristmill_cost_per_million_tokens", labels, value=cost)
 
-    def _put_workers(self, known: Iterable[KnownWorker], now: float, served: set[str]) -> None:
+    def _put_workers(
+        self,
+        known: Iterable[KnownWorker],
+        now: float,
+        served: set[str],
+        wanted: Collection[ModelPin],
+    ) -> None:
         """How many of each model there are, by what they do."""
-        counts: Counter[tuple[str, WorkerState]] = Counter(
-            (worker.card.model.name, worker.state_at(now)) for worker in known
-        )
-        for model in served | {model for model, _ in counts}:
+        counts: Counter[tuple[str, str]] = Counter()
+        for worker in known:
+            is_alive, model = worker.is_alive_at(now), worker.card.model
+            is_unfit = is_alive and is_namesake(model, wanted)
+            counts[model.name, _UNFIT if is_unfit else worker.state_at(now).value] += 1
+        for name in served | {name for name, _ in counts}:
             for state in _TOLD_STATES:
-                labels = (model, state.value)
-                self._metrics.put("gristmill_workers", labels, value=counts[model, state])
+                self._metrics.put("gristmill_workers", (name, state), value=counts[name, state])
 
     def _put_backlog(self, conn: Connection, served: set[str]) -> Counter[tuple[str, str]]:
         """Tokens that are left, by Lane and model. What was not sent may go to any Lane, and

@@ -13,12 +13,14 @@ from enum import StrEnum
 from gristmill.control.blocked import Blocked, find_blocked
 from gristmill.control.budget import tokens_left
 from gristmill.control.fleet_view import FleetView
+from gristmill.control.namesakes import tell_namesake
 from gristmill.ledger import paces, turns
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.paces import Pace
 from gristmill.ledger.status import OPEN, BatchStatus
 from gristmill.ledger.turns import RunningBatch
+from gristmill.pools import Fleet, is_of_model
 from gristmill.queues.base import BULK_LANE
 
 #: How old what is told may be; a batch that is newer than that is looked for at once.
@@ -82,6 +84,7 @@ class Outlook:
         self._models: dict[str, _Model] = {}
         self._paces: dict[str, Pace] = {}
         self._fleet_view = FleetView()
+        self._fleet = Fleet()
         self._blocked: dict[str, Blocked] = {}
 
     def of(self, batch: Batch) -> Progress | None:
@@ -98,16 +101,17 @@ class Outlook:
         name, now = batch.model.name, self._clock()
         place, blocked = self._find(batch, now)
         if blocked is not None and blocked.is_all and not place.is_out:
-            return Progress(Phase.NO_WORKER, blocked.reason, place.num_ahead)
+            return self._waits(batch, place, blocked.reason)
         pace = self._paces.get(name)
-        last_sign = max(pace.heard_at if pace else 0.0, float(batch.in_progress_at or 0))
+        began_at = float(batch.in_progress_at or 0)
+        last_sign = max(pace.heard_at if pace else 0.0, began_at)
         if now - last_sign > NO_SIGN_S:
-            return Progress(
-                Phase.NO_WORKER,
-                f"No worker of the model {name} was heard of for {now - last_sign:.0f} s."
-                + (f" {blocked.reason}" if blocked is not None else ""),
-                place.num_ahead,
-            )
+            silence = f"No worker of the model {name} was heard of for {now - last_sign:.0f} s."
+            return self._waits(batch, place, silence, *([blocked.reason] if blocked else []))
+        has_done_something = batch.completed > 0 or last_sign > began_at
+        has_worker = any(is_of_model(p.pool, batch.model) for p in self._fleet.pools)
+        if not (has_done_something or has_worker):
+            return self._waits(batch, place, self._who_is_missing(batch, now))
         tokens_per_s = pace.tokens_per_s if pace else None
         completes_at = None
         if tokens_per_s:
@@ -132,6 +136,23 @@ class Outlook:
             completes_at,
         )
 
+    def _waits(self, batch: Batch, place: _Place, *reasons: str) -> Progress:
+        hint = tell_namesake(batch.model, self._fleet_view.models_alive)
+        return Progress(Phase.NO_WORKER, " ".join(filter(None, (*reasons, hint))), place.num_ahead)
+
+    def _who_is_missing(self, batch: Batch, now: float) -> str:
+        """While nobody takes work of its model."""
+        fleet, name = self._fleet, batch.model.name
+        heard = [k.heard_at for k in fleet.known if is_of_model(k.pool, batch.model)]
+        if any(is_of_model(one.model, batch.model) for one in fleet.loading):
+            return f"It waits for a machine of the model {name}: one is loading."
+        if heard:
+            ago_s = max(now - max(heard), 0)
+            return (
+                f"It waits for a machine of the model {name}: one was heard of {ago_s:.0f} s ago."
+            )
+        return f"It waits for a machine of the model {name}: no worker has announced itself."
+
     def _work_until(self, name: str, place: _Place) -> float:
         """Tokens until the batch is done, when each tenant gets the same share."""
         totals = self._models[name].totals if name in self._models else {}
@@ -153,6 +174,7 @@ class Outlook:
             running = turns.list_running(conn)
             found = paces.list_paces(conn, BULK_LANE)
         fleet = self._fleet_view.fleet(self._ledger, now, max_row_tokens=self._max_row_tokens)
+        self._fleet = fleet
         self._blocked = find_blocked(self._ledger, fleet, now=now)
         self._paces = {pace.model_name: pace for pace in found}
         self._models = _by_model(running)

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, func, select
 from gristmill.ledger.schema import batches, shards
 from gristmill.ledger.shards import ShardState
 from gristmill.ledger.status import OPEN, BatchStatus
+from gristmill.types import ModelPin
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,17 @@ def list_waiting(conn: Connection) -> list[Waiting]:
         Waiting(model, ShardState(state), lane, count, int(jobs), int(tokens))
         for model, state, lane, count, jobs, tokens in conn.execute(query)
     ]
+
+
+def list_models(conn: Connection) -> list[ModelPin]:
+    """What batches that run ask for."""
+    of = batches.c
+    query = (
+        select(of.model_name, of.model_revision, of.tokenizer_hash, of.dtype)
+        .where(of.status == BatchStatus.IN_PROGRESS, of.freeze_reason.is_(None))
+        .distinct()
+    )
+    return [ModelPin(*row) for row in conn.execute(query)]
 
 
 def list_open(conn: Connection) -> list[OpenBatches]:

@@ -20,7 +20,14 @@ LEDGER_METRICS: tuple[Metric, ...] = (
         "lane",
         "model",
         help="How long the workers that load or take work need for the backlog together, those of "
-        "its pool for the Lane of a pool; where none is, how long one would need.",
+        "its pool for the Lane of a pool; where none is, how long one would need. Lanes are worked "
+        "off at the same time: do not add them up.",
+    ),
+    gauge(
+        "gristmill_backlog_model_seconds",
+        "model",
+        help="How long these workers need for all Lanes of a model: all of them for all of it, and "
+        "those that alone can do a part for that part, whichever takes longer.",
     ),
     gauge(
         "gristmill_backlog_worker_seconds",
@@ -58,7 +65,8 @@ LEDGER_METRICS: tuple[Metric, ...] = (
         "gristmill_workers",
         "model",
         "state",
-        help="Workers that announced themselves; state is loading, ready, draining or lost.",
+        help="Workers that announced themselves; state is loading, ready, draining, lost or unfit "
+        "(alive with another revision, tokenizer or dtype than what is left to do of the model).",
     ),
     gauge(
         "gristmill_cost_per_million_tokens",

@@ -95,8 +95,8 @@ def loads_of(gauges: Iterable[Series], models: Iterable[str]) -> dict[str, Model
             match series.metric.name:
                 case "gristmill_backlog_tokens":
                     tokens[model] = tokens.get(model, 0.0) + value
-                case "gristmill_backlog_seconds":
-                    seconds[model] = max(seconds.get(model, 0.0), value)
+                case "gristmill_backlog_model_seconds":
+                    seconds[model] = value
                 case "gristmill_workers" if of["state"] in _COMING:
                     workers[model] = workers.get(model, 0.0) + value
     if not is_read:

@@ -9,13 +9,16 @@ import pytest
 from mill import Mill
 from pipeline import PIN, Bench
 
+from gristmill.control.backlog_times import BacklogTimes
 from gristmill.control.gauges import LedgerGauges
 from gristmill.control.worker_speeds import WorkerSpeeds
 from gristmill.errors import StoreError
 from gristmill.fleet import KnownWorker, WorkerBeat, WorkerCard, WorkerState, lane_of
 from gristmill.ledger import models, workers
 from gristmill.ledger.models import ServedModel
+from gristmill.ledger.size_classes import Kind
 from gristmill.metrics import Process
+from gristmill.pools import fleet_of
 from gristmill.prices import Price, PriceTable
 from gristmill.telemetry import Tally
 
@@ -131,6 +134,53 @@ def test_the_lane_of_a_pool_is_told_by_its_own_workers(bench: Bench) -> None:
     assert speeds.of_one("bulk", "other") == 1
     assert later.of_one(lane_of(slow), "fake") == 200
     assert later.num_alive("bulk", "fake") == 0
+
+
+def make_kind(limit: int, num_tokens: int) -> Kind:
+    return Kind(PIN, f"{limit}/{limit}/generate", limit, limit, 1, 1, 1, 2, num_tokens)
+
+
+def test_lanes_are_worked_off_at_once_and_long_rows_only_by_those_that_take_them() -> None:
+    """Two small workers of 100 tokens/s and a large one of 200."""
+    large = replace(CARD, max_row_tokens=32768, busy_tokens_per_s=200.0)
+    small = replace(CARD, busy_tokens_per_s=100.0)
+    cards = [replace(c, worker_id=f"wrk-{n}") for n, c in enumerate((large, small, small))]
+    known = [KnownWorker(WorkerBeat(card, 1, WorkerState.READY, 0.0), 0.0, 9.0) for card in cards]
+    fleet, speeds = fleet_of(known, 9.0), WorkerSpeeds(known, 9.0, assumed=1.0)
+
+    def times(sent: dict[str, int], *kinds: Kind) -> tuple[float, float]:
+        """Of the mixed Lane, and of all."""
+        tokens = {(lane, "fake"): float(num) for lane, num in sent.items()}
+        found = BacklogTimes(tokens, kinds, fleet, speeds)
+        return found.of_lane_s("bulk", "fake"), found.of_model_s("fake")
+
+    own = {"large": lane_of(large), "small": lane_of(small)}
+    assert times({"bulk": 4000}) == (10, 10)
+    assert times({"bulk": 0, own["large"]: 2000, own["small"]: 2000}) == (0, 10)
+    assert times({"bulk": 4000, own["large"]: 2000, own["small"]: 2000}) == (10, 20)
+    assert times({"bulk": 400, own["small"]: 2000}) == (1, 10)
+    # Of the mixed Lane 3600 tokens are of rows that only the large one takes.
+    assert times({"bulk": 4000, own["large"]: 400}, make_kind(16384, 3600)) == (18, 20)
+    assert times({"bulk": 4000}, make_kind(4096, 3600)) == (10, 10)
+    # Nobody takes these: as if one did.
+    assert times({"bulk": 4000}, make_kind(65536, 4000))[1] == pytest.approx(4000 / (400 / 3))
+    assert times({"bulk": 400, "pool-of-old": 3600}) == (1, 10)
+
+
+def test_a_worker_of_another_revision_under_the_same_name_is_unfit_and_counts_for_nothing(
+    mill: Mill,
+) -> None:
+    mill.submit("acme", "one", num_jobs=16)
+    announce(mill.bench, "wrk-1", WorkerState.READY, busy_tokens_per_s=250.0)
+    other = replace(PIN, revision="other")
+    announce(mill.bench, "wrk-2", WorkerState.READY, busy_tokens_per_s=9e9, model=other)
+    found = look(mill.bench)
+    mill.run(60)
+    idle = look(mill.bench)
+
+    assert (found["workers", "fake", "ready"], found["workers", "fake", "unfit"]) == (1, 1)
+    assert found["backlog_model_seconds", "fake"] == found["backlog_seconds", "bulk", "fake"] == 32
+    assert idle["workers", "fake", "unfit"] == 0  # nothing is left that it could not do
 
 
 def test_workers_that_are_not_heard_of_are_lost_and_those_that_ended_are_none(bench: Bench) -> None:

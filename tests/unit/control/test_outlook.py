@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from mill import Mill
 from pipeline import PIN, Bench
 
 from gristmill.control.budget import tokens_left
 from gristmill.control.outlook import NO_SIGN_S, Outlook, Phase, Progress
-from gristmill.ledger import batches, paces
+from gristmill.fleet import WorkerBeat, WorkerCard, WorkerState
+from gristmill.ledger import batches, paces, workers
 from gristmill.ledger.paces import HALF_LIFE_S
 from gristmill.ledger.status import FreezeReason
 from gristmill.queues.base import BULK_LANE
+from gristmill.types import ModelPin
 
 
 @pytest.fixture
@@ -79,9 +83,34 @@ def test_without_a_sign_of_a_worker_that_is_what_a_batch_waits_for(mill: Mill) -
     mill.num_workers = 1
     mill.run(2)
 
-    assert (first.phase, first.completes_at) == (Phase.RUNNING, None)
+    assert first.phase is Phase.NO_WORKER and "no worker has announced itself" in first.detail
     assert later.phase is Phase.NO_WORKER and "No worker of the model fake" in later.detail
     assert progress(mill, "acme", "one").phase is Phase.RUNNING
+
+
+def test_before_its_first_worker_is_ready_a_batch_says_who_loads_and_who_does_not_fit(
+    mill: Mill,
+) -> None:
+    def announce(seq: int, state: WorkerState, pin: ModelPin) -> None:
+        card = WorkerCard("wrk-1", "host", pin, "cpu", 0 if state == "loading" else 8192, 64)
+        with mill.bench.ledger.write() as conn:
+            workers.put_beat(conn, WorkerBeat(card, seq, state, 0.0), now=mill.bench.control.now)
+
+    mill.num_workers = 0
+    mill.submit("acme", "one", num_jobs=8)
+    mill.run(1)
+    other = replace(PIN, revision="f" * 64, dtype="bfloat16")
+    announce(1, WorkerState.LOADING, PIN)
+    loading = progress(mill, "acme", "one")
+    announce(2, WorkerState.READY, other)
+    mill.run(1)
+    unfit = progress(mill, "acme", "one")
+
+    assert loading.phase is unfit.phase is Phase.NO_WORKER
+    assert loading.detail == "It waits for a machine of the model fake: one is loading."
+    assert f"revision ffffffffffff instead of {PIN.revision[:12]}" in unfit.detail
+    assert f"dtype bfloat16 instead of {PIN.dtype}" in unfit.detail
+    assert "GRISTMILL_DTYPE" in unfit.detail
 
 
 def test_a_batch_that_is_read_or_ends_says_so(mill: Mill) -> None:

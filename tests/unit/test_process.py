@@ -6,6 +6,9 @@ import gc
 import json
 import os
 import signal
+import socket
+import struct
+import threading
 import urllib.error
 import urllib.request
 import weakref
@@ -119,3 +122,27 @@ def test_a_process_that_looks_for_garbage_seldom_finds_it_all_the_same() -> None
         gc.set_threshold(*before)
 
     assert first() is None
+
+
+def test_whoever_asks_for_health_and_goes_leaves_no_traceback(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, gone = threading.Event(), threading.Event()
+
+    def read() -> Health:
+        asked.set()
+        assert gone.wait(60)
+        return Health(True, True, "running")
+
+    with HealthServer(("127.0.0.1", 0), read) as server:
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as caller:
+            caller.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+            assert asked.wait(60)
+            # What is not read any more is refused, rather than kept for it.
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.set()
+        for thread in threading.enumerate():
+            if "process_request" in thread.name:
+                thread.join(60)
+
+    assert "Traceback" not in "".join(capfd.readouterr()) and not caplog.records

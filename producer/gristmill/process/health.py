@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,13 @@ from typing import Self
 from gristmill.errors import UsageError
 
 log = logging.getLogger(__name__)
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Instead of a traceback on stderr: whoever asked may have gone before the answer."""
+        if not isinstance(sys.exception(), OSError):
+            log.exception("health not told")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +98,7 @@ class HealthServer:
                 pass
 
         try:
-            self._server = ThreadingHTTPServer(address, Handler)
+            self._server = _Server(address, Handler)
         except OSError as error:
             raise UsageError(
                 f"Health cannot be told on {address[0]}:{address[1]}: {error.strerror}. Choose "

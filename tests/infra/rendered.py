@@ -20,6 +20,10 @@ LEAST: dict[str, Any] = {
     "model": {"path": "/models/my-model"},
     "store": {"url": "s3://bucket/fleet"},
     "monitoring": {"podMonitor": {"enabled": True}},
+    "networkPolicy": {
+        name: {"to": [{"ipBlock": {"cidr": "10.0.0.0/24"}}]}
+        for name in ("ledger", "queue", "broker")
+    },
 }
 RELEASE = "mill"
 

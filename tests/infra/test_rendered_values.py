@@ -11,6 +11,11 @@ from refused import REFUSED
 from rendered import LEAST, package, render, render_error
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+BY_REDIS = {"trigger": "redis", "redis": {"address": "queue:6379"}}
+BY_SQS = {
+    "trigger": "sqs",
+    "sqs": {"queueUrl": "https://sqs.eu-central-1.amazonaws.com/1/mill-bulk"},
+}
 
 
 def test_settings_of_a_component_win_and_large_numbers_stay_whole() -> None:
@@ -59,6 +64,20 @@ def test_workers_are_counted_by_a_prometheus_that_finds_the_pods_by_itself() -> 
     assert manifests.of("ScaledObject") and not manifests.of("PodMonitor")
 
 
+def test_a_policy_names_no_redis_where_there_is_none() -> None:
+    values = {
+        "queue": {"url": "sqs://mill?region=eu-central-1"},
+        "broker": {"enabled": False},
+        "networkPolicy": {"queue": {"to": []}, "broker": {"to": []}},
+    }
+    policies = render(deep_merge(LEAST, values)).of("NetworkPolicy")
+    ports = {
+        port["port"] for doc in policies for rule in doc["spec"]["egress"] for port in rule["ports"]
+    }
+
+    assert 6379 not in ports
+
+
 def test_an_image_may_be_named_by_its_digest() -> None:
     digest = "sha256:" + "0" * 64
     image = {"image": {"worker": {"repository": "r/w", "tag": "t", "digest": digest}}}
@@ -96,6 +115,24 @@ def test_helm_refuses_what_the_schema_refuses(values: dict[str, Any], place: str
         ({"api": {"ingress": {"enabled": True}}}, "api.ingress.host"),
         ({"worker": {"scaling": {"prometheus": {"lanes": "pool-32k-.*"}}}}, "leaves out bulk"),
         ({"monitoring": {"podMonitor": {"enabled": False}}}, "monitoring.scrapedOtherwise"),
+        ({"worker": {"scaling": {"minReplicas": 9}}}, "minReplicas is 9 and maxReplicas 8"),
+        (
+            {"queue": {"url": "sqs://mill"}, "worker": {"scaling": BY_REDIS}},
+            "Set the trigger to sqs, or to prometheus",
+        ),
+        (
+            {
+                "queue": {"url": "redis://q:6379"},
+                "aws": {"region": "eu-central-1"},
+                "worker": {"scaling": BY_SQS},
+            },
+            "Set the trigger to redis, or to prometheus",
+        ),
+        ({"api": {"minAvailable": 2}}, "api.minAvailable is 2 of 2 replicas"),
+        ({"control": {"minAvailable": "100%"}}, "no node with one of them could ever be drained"),
+        ({"networkPolicy": {"ledger": {"to": []}}}, "networkPolicy.ledger.to is empty"),
+        ({"networkPolicy": {"queue": {"to": []}}}, "networkPolicy.queue.to is empty"),
+        ({"networkPolicy": {"broker": {"to": []}}}, "networkPolicy.broker.to is empty"),
     ],
 )
 def test_what_is_missing_is_named(values: dict[str, Any], words: str) -> None:

@@ -182,6 +182,10 @@ class Job:
     embedding: EmbeddingParams | None = None
     #: What is made of the log-probabilities, of rows of /v1/score.
     scoring: Scoring | None = None
+    #: Identity of the LoRA adapter that it runs with, by its Shard's pin; empty: the model itself.
+    adapter: str = ""
+    #: Where its answers end, in tokens of prompt and answer (row_limits.py); 0: at the window.
+    row_limit: int = 0
 
     @property
     def prompt(self) -> Prompt:

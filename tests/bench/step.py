@@ -27,7 +27,7 @@ from gristmill_worker.engine.engine import ContinuousBatchingEngine
 from gristmill_worker.engine.forward_batch import build_forward_batch
 from gristmill_worker.engine.plan import Scheduled
 from gristmill_worker.models.gguf import convert
-from gristmill_worker.models.linear import _PackedLinear
+from gristmill_worker.models.linear import PackedLinear
 from gristmill_worker.models.loader import LoadedModel, load_model
 
 
@@ -61,7 +61,7 @@ def products(loaded: LoadedModel, num_rows: int) -> Callable[[], None]:
     groups = {
         id(module._group): (module._group._weight, module.in_features)
         for module in loaded.model.modules()
-        if isinstance(module, _PackedLinear)
+        if isinstance(module, PackedLinear)
     }
     weights = list(groups.values())
     inputs = {width: torch.randn(num_rows, width) for _, width in weights}

@@ -2,7 +2,8 @@
 
 A full Block is known by a hash chain: the hash of its tokens and of the Block before it. A hash
 only finds a candidate; tokens and predecessor are compared before the Block is shared, so two
-prompts can never be served each other's keys and values, however bad the hash.
+prompts can never be served each other's keys and values, however bad the hash. The first Block of a
+Sequence has its adapter for a predecessor: with another one the same tokens have other keys.
 
 A prefix that goes on inside a Block, full or not, and then leaves it, is forked: the Sequence gets
 a Block of its own, and what the other one holds is copied into it before the step.
@@ -29,7 +30,7 @@ _FORKS_LOOKED_AT = 16
 
 
 def hash_block(parent_hash: int, token_ids: tuple[int, ...]) -> int:
-    """Hash of a Block from the hash of its predecessor (0 for the first) and its own tokens."""
+    """Hash of a Block from that of its predecessor (the first has a root) and its own tokens."""
     return hash((parent_hash, token_ids))
 
 
@@ -91,6 +92,8 @@ class BlockManager:
         #: Blocks with findable tokens, by their parent's content_id and their first token.
         self._siblings: dict[tuple[int, int], dict[int, None]] = {}
         self._next_content_id = 1
+        #: What stands for the Block before the first one, by adapter: 0 for the model itself.
+        self._roots: dict[str, int] = {"": 0}
 
     @property
     def min_forked(self) -> int:
@@ -118,7 +121,7 @@ class BlockManager:
         if not self.prefix_caching:
             return Prefix()
         found: list[int] = []
-        parent = 0
+        parent = self.root(seq)
         for i in range(seq.max_cached_tokens // self.block_size):
             candidate = self._cached.get(self.block_hash(seq, i))
             if candidate is None:
@@ -217,9 +220,14 @@ class BlockManager:
         """Chain hash of the i-th full Block of a Sequence."""
         hashes = seq.block_hashes
         while len(hashes) <= i:
-            parent = hashes[-1] if hashes else 0
+            parent = hashes[-1] if hashes else self.root(seq)
             hashes.append(self._hash_block(parent, self._tokens(seq, len(hashes))))
         return hashes[i]
+
+    def root(self, seq: Sequence) -> int:
+        """Hash and content_id of what stands before the first Block of a Sequence."""
+        # From -2 on: Python gives -1 the same hash.
+        return self._roots.setdefault(seq.adapter, -1 - len(self._roots))
 
     def check_integrity(self, live: list[Sequence]) -> None:
         """Assert that every Block is in exactly one place and counted right (for tests)."""
@@ -275,7 +283,7 @@ class BlockManager:
     def _show(self, seq: Sequence, i: int) -> bool:
         """Make the computed tokens of a Sequence's i-th Block findable. False if they can't be:
         the Block before is a private copy."""
-        parent = self._blocks[seq.block_table[i - 1]].content_id if i else 0
+        parent = self._blocks[seq.block_table[i - 1]].content_id if i else self.root(seq)
         if i and parent == 0:
             return False
         block = self._blocks[seq.block_table[i]]

@@ -116,7 +116,11 @@ class ContinuousBatchingEngine:
             device=parameter.device,
         )
         self._runner = ModelRunner(
-            loaded.model, kv_cache, attention or ReferenceAttention(), loaded.row_kernels
+            loaded.model,
+            kv_cache,
+            attention or ReferenceAttention(),
+            loaded.row_kernels,
+            loaded.adapters,
         )
         if config.decode_graphs:
             self._runner.capture_decode(

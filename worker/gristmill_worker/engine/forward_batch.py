@@ -10,6 +10,7 @@ import torch
 
 from gristmill_worker.attention.base import AttentionMetadata
 from gristmill_worker.engine.plan import Scheduled
+from gristmill_worker.models.adapters import AdapterRows
 from gristmill_worker.upload import upload
 
 
@@ -36,6 +37,8 @@ class ForwardBatch:
     is_pooled: bool = False
     #: Blocks to copy before anything is written: (from, to) in each row. [C, 2] int64
     copies: torch.Tensor | None = None
+    #: Of Sequences with a LoRA adapter.
+    adapter_rows: Sequence[AdapterRows] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,14 @@ def build_forward_batch(
     logits_indices: list[int] = []
     spans: list[tuple[int, int, int]] = []
     foreseen: list[tuple[int, str]] = []
+    of_adapters: dict[str, list[int]] = {}
     for item in scheduled:
         seq, begin, end = item.seq, item.begin, item.end
         context_len = begin + item.num_tokens
         spans.append((len(input_ids), item.num_tokens, context_len))
+        if seq.adapter:
+            rows = of_adapters.setdefault(seq.adapter, [])
+            rows.extend(range(len(input_ids), len(input_ids) + item.num_tokens))
         input_ids.extend(seq.token_ids[begin:end])
         if end > len(seq.token_ids):
             foreseen.append((len(input_ids), seq.seq_id))
@@ -92,6 +99,10 @@ def build_forward_batch(
         scored=_scored_tokens(scheduled, device),
         is_pooled=any(item.seq.embedding is not None for item in scheduled),
         copies=_copies(scheduled, block_size, device),
+        adapter_rows=[
+            AdapterRows(adapter, upload(torch.tensor(rows), device))
+            for adapter, rows in of_adapters.items()
+        ],
     )
 
 

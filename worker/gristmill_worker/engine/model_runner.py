@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from gristmill_worker.engine.head import Head
 from gristmill_worker.engine.kv_cache import KVCache
 from gristmill_worker.engine.logprobs import report
 from gristmill_worker.engine.step_graph import Capture, StepGraphs, cuda_capture
+from gristmill_worker.models.adapters import AdaptedLayers, Deltas
 from gristmill_worker.models.hook import AttentionCall, forward_context
 from gristmill_worker.models.row_kernels import RowKernels
 
@@ -38,6 +40,7 @@ class ModelRunner:
         kv_cache: KVCache,
         attention: AttentionBackend,
         row_kernels: RowKernels | None = None,
+        adapters: Mapping[str, Deltas] | None = None,
     ) -> None:
         self.model = model
         self._row_kernels = row_kernels
@@ -49,6 +52,7 @@ class ModelRunner:
         self._layers: FusedLayers | None = None
         if isinstance(attention, CompiledAttention):
             self._layers = fuse_layers(model, kv_cache, attention, self._run_model)
+        self._adapted = AdaptedLayers(model, adapters or {})
 
     @torch.inference_mode()
     def run(self, batch: ForwardBatch) -> torch.Tensor:  # [S, vocab_size] float32
@@ -58,7 +62,9 @@ class ModelRunner:
         if batch.scored is not None or batch.is_pooled:
             with self._head.remembering():
                 return self._forward(batch)
-        logits = None if self._graphs is None else self._graphs.run(batch)
+        if self._graphs is None or batch.adapter_rows:  # a graph knows of no adapter
+            return self._forward(batch)
+        logits = self._graphs.run(batch)
         return self._forward(batch) if logits is None else logits
 
     @functools.cached_property
@@ -127,7 +133,10 @@ class ModelRunner:
         )
 
     def _forward(self, batch: ForwardBatch) -> torch.Tensor:
-        return self._run_model(batch, self._layers)
+        if not batch.adapter_rows:
+            return self._run_model(batch, self._layers)
+        with self._adapted.in_place(batch.adapter_rows, len(batch.input_ids)):
+            return self._run_model(batch, None)  # programs run layers as they were traced
 
     def _run_model(self, batch: ForwardBatch, fused: FusedLayers | None) -> torch.Tensor:
         step = _Step(self.kv_cache, self.attention, batch.metadata)

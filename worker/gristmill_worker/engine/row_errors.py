@@ -102,6 +102,13 @@ def refusal(
             None,
             400,
         )
+    if seq.adapter and seq.adapter not in loaded.adapters:
+        return RowError(
+            "model_not_found",
+            f"This worker has no adapter {seq.adapter}. Start it with --adapter.",
+            status_code=500,
+            type="server_error",
+        )
     if not seq.num_prompt_tokens:
         return RowError("invalid_request", "The prompt has no tokens.", "prompt", 400)
     if not 0 <= min(seq.token_ids) <= max(seq.token_ids) < loaded.vocab_size:

@@ -31,6 +31,8 @@ class Sequence:
         self.arrival = arrival
         self.num_prompt_tokens = len(job.prompt_ids)
         self.scored_from = job.prompt.scored_from
+        #: Identity of the LoRA adapter that it runs with; empty: the model itself.
+        self.adapter = job.adapter
         #: How its vector is made, if the Job asks for one.
         self.embedding = job.embedding
         #: One for each of the prompt's tokens from `scored_from` on, as far as they are computed.

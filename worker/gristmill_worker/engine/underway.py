@@ -48,5 +48,5 @@ class Underway:
         )
 
     def _key(self, seq: Sequence, i: int) -> tuple[int, int]:
-        parent = self._block_manager.block_hash(seq, i - 1) if i else 0
+        parent = self._block_manager.block_hash(seq, i - 1) if i else self._block_manager.root(seq)
         return parent, seq.token_ids[i * self._block_manager.block_size]

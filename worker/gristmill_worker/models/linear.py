@@ -33,7 +33,7 @@ def _pack_group(
     packed = _PackedGroup(packing, [linear for _, linear in group], plain)
     for position, (name, linear) in enumerate(group):
         parent_name, _, child_name = name.rpartition(".")
-        member = _PackedLinear(packed, position, linear)
+        member = PackedLinear(packed, position, linear)
         setattr(model.get_submodule(parent_name), child_name, member)
     plain.let_go(linear.weight for _, linear in group)
 
@@ -105,7 +105,7 @@ class _PackedGroup:
         return self._weight.plain()[begin : self._ends[position]].clone()
 
 
-class _PackedLinear(nn.Module):
+class PackedLinear(nn.Module):
     """Stands where an nn.Linear stood."""
 
     def __init__(self, group: _PackedGroup, position: int, linear: nn.Linear) -> None:

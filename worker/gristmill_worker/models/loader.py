@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from transformers import (
 )
 
 from gristmill.errors import ModelUnsupported, UsageError
+from gristmill_worker.models.adapter_files import load_adapters
+from gristmill_worker.models.adapters import Deltas
 from gristmill_worker.models.fuse import fuse_model
 from gristmill_worker.models.hook import ATTENTION
 from gristmill_worker.models.packed_weight import pack_model
@@ -51,6 +54,8 @@ class LoadedModel:
     tokenizer: Any
     #: Where a C compiler is, for a model in float32 on the CPU.
     row_kernels: RowKernels | None = None
+    #: LoRA adapters by their identities.
+    adapters: Mapping[str, Deltas] = field(default_factory=dict)
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -65,12 +70,14 @@ def load_model(
     device: str = "cpu",
     max_model_len: int | None = None,
     cache_dir: Path | None = None,
+    adapters: Mapping[str, Path] | None = None,
 ) -> LoadedModel:
     """Load a folder of config.json, tokenizer.json and *.safetensors.
 
     `max_model_len` is capped by the positions that the model knows. `cache_dir` keeps kernels that
-    must be compiled first; without one the model runs in plain torch. Raises ModelUnsupported, and
-    UsageError where there is no such device.
+    must be compiled first; without one the model runs in plain torch. `adapters` are folders of
+    LoRA adapters by their identities. Raises ModelUnsupported, ModelNotFound, and UsageError where
+    there is no such device.
     """
     check_device(device)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a local folder never needs the hub
@@ -109,6 +116,7 @@ def load_model(
         eos_token_ids=_eos_token_ids(path, config),
         tokenizer=AutoTokenizer.from_pretrained(path, trust_remote_code=False).backend_tokenizer,
         row_kernels=kernels,
+        adapters=load_adapters(model, adapters or {}, packing),
     )
     trim_memory()  # to read a tokenizer takes several times what it is
     return loaded

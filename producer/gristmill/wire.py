@@ -15,6 +15,8 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from gristmill.embedding import EmbeddingParams, Pooling
 from gristmill.errors import CorruptDocument, UnsupportedFormat
 from gristmill.histogram import Histogram
@@ -78,7 +80,7 @@ def decode_document(kind: str, document: bytes) -> dict[str, Any]:
         )
     if hashlib.sha256(payload).hexdigest() != words[3]:
         raise CorruptDocument(f"The checksum of this {kind} does not match: it was cut or damaged.")
-    body: dict[str, Any] = json.loads(zlib.decompress(payload))
+    body: dict[str, Any] = msgspec.json.decode(zlib.decompress(payload))
     return body
 
 
@@ -110,19 +112,28 @@ def encode_shard(shard: Shard) -> bytes:
     )
 
 
-def decode_shard(document: bytes) -> Shard:
-    """Raises CorruptDocument or UnsupportedFormat."""
+def decode_shard(document: bytes, *, for_lines: bool = False) -> Shard:
+    """Raises CorruptDocument or UnsupportedFormat.
+
+    `for_lines` leaves out the ids of prompts whose tokens no line of a result shows: to read them
+    is most of the work.
+    """
     body = decode_document("shard", document)
     jobs = tuple(
         Job(
             rows=_rows_from_wire(job["rows"]),
-            prompts=tuple(Prompt(unpack(ids), *places) for ids, *places in job["prompts"]),
-            params=_params_from_wire(job["params"]),
+            prompts=tuple(
+                Prompt(unpack(ids) if is_needed else (), scored_from, *more)
+                for ids, scored_from, *more in job["prompts"]
+                for is_needed in [not for_lines or params.echo or scored_from is not None]
+            ),
+            params=params,
             kind=JobKind(job["kind"]),
             embedding=_embedding_from_wire(job["embedding"]),
             scoring=_scoring_from_wire(job["scoring"]),
         )
         for job in body.pop("jobs")
+        for params in [_params_from_wire(job["params"])]
     )
     endpoint, model = Endpoint(body.pop("endpoint")), ModelPin(**body.pop("model"))
     return Shard(**body, endpoint=endpoint, model=model, jobs=jobs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -137,10 +138,24 @@ def test_every_prompt_and_kind_comes_back_as_it_was() -> None:
     assert comes_back(jobs)
 
 
+def test_for_lines_a_shard_lacks_only_ids_that_no_line_shows() -> None:
+    prompts = (Prompt((1, 2, 3), scored_from=1, num_dropped=9), Prompt((3, 4), num_dropped=1))
+    plain, echoed = SamplingParams(1, seed=2**64 - 1), SamplingParams(1, echo=True)
+    jobs = [Job((Row(0, "r"),), prompts, params) for params in (plain, echoed)]
+
+    found = decode_shard(encode_shard(shard_of(*jobs)), for_lines=True)
+
+    assert found.jobs[0] == replace(jobs[0], prompts=(prompts[0], Prompt((), num_dropped=1)))
+    assert found.jobs[1] == jobs[1] and found.model == shard_of().model
+
+
 def comes_back(jobs: tuple[Job, ...]) -> bool:
+    return decode_shard(encode_shard(shard_of(*jobs))) == shard_of(*jobs)
+
+
+def shard_of(*jobs: Job) -> Shard:
     pin = ModelPin("m", "r", "t", "float32")
-    shard = Shard("acme", "batch_1", "run-1", 0, Endpoint.CHAT, pin, jobs)
-    return decode_shard(encode_shard(shard)) == shard
+    return Shard("acme", "batch_1", "run-1", 0, Endpoint.CHAT, pin, jobs)
 
 
 def test_floats_are_kept_to_the_last_bit() -> None:

@@ -126,5 +126,5 @@ class _Reader:
 
     def _read_shard(self, n: int) -> Shard:
         if self._shard is None or self._shard.n != n:
-            self._shard = read_shard(self._store, self._batch, n)
+            self._shard = read_shard(self._store, self._batch, n, for_lines=True)
         return self._shard

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from gristmill.control.choices import chat_choice, completion_choice
 from gristmill.control.receipt import Origin, receipt
@@ -25,9 +26,9 @@ from gristmill.types import (
 )
 
 # Legal inside a JSON string, but many readers of JSON lines split at them.
-_ESCAPED = {c: f"\\u{ord(c):04x}" for c in "\x7f\x85\u2028\u2029"}
-#: One for all lines: to make an encoder takes as long as to use it.
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_ESCAPED = {c.encode(): b"\\u%04x" % ord(c) for c in "\x7f\x85\u2028\u2029"}
+#: One for all lines.
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class LineWriter:
         for character, escaped in _ESCAPED.items():
             if character in text:
                 text = text.replace(character, escaped)
-        return text.encode() + b"\n"
+        return text + b"\n"
 
     def _id(self, prefix: str, row: Row) -> str:
         return derived_id(prefix, self.batch_id, str(row.idx))

@@ -74,7 +74,7 @@ def lines_of_shard(control: Control, batch: Batch, shard: ShardRow) -> Iterator[
     all_failed = len(answered) == shard.num_jobs and all(
         result.error for _, results in counted for result in results
     )
-    made = None if all_failed else read_shard(control.store, batch, shard.n)
+    made = None if all_failed else read_shard(control.store, batch, shard.n, for_lines=True)
     jobs, template_hash = (made.jobs, made.template_hash) if made else ((), "")
     for origin, results in counted:
         of_results = replace(origin, template_hash=template_hash)

@@ -14,11 +14,11 @@ from gristmill.types import Bell, Segment, Shard
 from gristmill.wire import decode_shard
 
 
-def read_shard(store: Store, batch: Batch, n: int) -> Shard:
-    """Of a Job that has its result. Raises CorruptDocument."""
+def read_shard(store: Store, batch: Batch, n: int, *, for_lines: bool = False) -> Shard:
+    """Of a Job that has its result; `for_lines` as for `decode_shard`. Raises CorruptDocument."""
     key = shard_key(batch.tenant_id, batch.id, batch.run_id, n)
     try:
-        return decode_shard(store.get(key))
+        return decode_shard(store.get(key), for_lines=for_lines)
     except KeyNotFound as error:
         raise CorruptDocument(
             f"The Shard {key} is no longer there: the store has lost it. Restore it from a copy, "

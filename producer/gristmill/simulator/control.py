@@ -54,6 +54,7 @@ class ControlSide:
         #: What waits to be accepted.
         self._num_segments = self._num_rows = self._num_tokens = 0
         self._died_at: dict[Worker, float] = {}
+        self._known_workers: dict[Worker, KnownWorker] = {}
         self._fleet = Fleet()
         self._fleet_at = float("-inf")
 
@@ -187,13 +188,16 @@ class ControlSide:
         return self._fleet
 
     def _known(self, worker: Worker) -> KnownWorker:
-        """As its newest beat told."""
-        now = self._clock.now
-        until = self._died_at.get(worker, now)
-        heard_at = until - (until - worker.started_at) % BEAT_EVERY_S if until < now else now
+        """As its newest beat told; one comes at each change of its state, too."""
+        lived_s = self._died_at.get(worker, self._clock.now) - worker.started_at
+        seq = int(lived_s / BEAT_EVERY_S)
         state = WorkerState.READY if worker.state is WorkerState.LOST else worker.state
-        beat = WorkerBeat(worker.card(), 0, state, heard_at)
-        return KnownWorker(beat, worker.started_at, heard_at)
+        known = self._known_workers.get(worker)
+        if known is None or (known.beat.seq, known.beat.state) != (seq, state):
+            heard_at = worker.started_at + seq * BEAT_EVERY_S
+            beat = WorkerBeat(worker.card(), seq, state, heard_at)
+            known = self._known_workers[worker] = KnownWorker(beat, worker.started_at, heard_at)
+        return known
 
     def _recall(self, now: float) -> None:
         """What lies on a Lane that nobody listens to any more waits again."""

@@ -1,4 +1,4 @@
-"""The nursery of simulated_fleet.py: `gristmill run` and `gristmill worker` on a known machine.
+"""The nursery of _real_fleet.py: `gristmill control`, and `gristmill worker` on a known machine.
 
 Behind a worker is the real Scheduler, and steps that take exactly as long as the simulator says.
 """
@@ -6,6 +6,7 @@ Behind a worker is the real Scheduler, and steps that take exactly as long as th
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 import time
@@ -48,8 +49,11 @@ def answer_length(prompt: bytes, max_tokens: int) -> int:
 class KnownEngine:
     """Each step lasts what the machine's arithmetic says; it sleeps until then."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, rows_path: Path) -> None:
+        """Into the file goes a line for each row that has finished: its custom_id, when it began
+        in a step, and now (CLOCK_MONOTONIC, which all processes of a machine share)."""
         self._machine = machine
+        self._rows = os.open(rows_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.scheduler = Scheduler(
             BlockManager(machine.kv_tokens // _BLOCK, _BLOCK),
             max_num_seqs=machine.max_num_seqs,
@@ -59,6 +63,8 @@ class KnownEngine:
         self._live: dict[str, Sequence] = {}
         self._lengths: dict[str, int] = {}
         self._started: dict[str, float] = {}
+        self._begun: dict[str, float] = {}
+        self._custom_ids: dict[str, str] = {}
         self._num_arrivals = 0
         #: When the last step should have ended.
         self._due_at = 0.0
@@ -75,6 +81,7 @@ class KnownEngine:
         self._num_arrivals += 1
         seq = Sequence(seq_id, job, self._num_arrivals, resume)
         self._live[seq_id] = seq
+        self._custom_ids[seq_id] = job.rows[0].custom_id
         self._lengths[seq_id] = answer_length(bytes(job.prompt_ids), job.params.max_tokens)
         past_s = resume.times_ms[-1] / 1000 if resume.times_ms else 0.0
         self._started[seq_id] = time.monotonic() - past_s
@@ -91,6 +98,8 @@ class KnownEngine:
 
     def step(self) -> StepOutput:
         plan = self.scheduler.schedule()
+        for item in plan.scheduled:
+            self._begun.setdefault(item.seq.seq_id, time.monotonic())
         decoding = [item for item in plan.scheduled if item.seq.num_uncomputed_tokens == 1]
         prefilling = [item for item in plan.scheduled if item.seq.num_uncomputed_tokens > 1]
         context = sum(item.seq.num_tokens for item in decoding)
@@ -123,21 +132,25 @@ class KnownEngine:
 
     def _finished(self, seq: Sequence) -> Finished:
         generated = self.generated(seq.seq_id)
+        told = self._custom_ids[seq.seq_id], self._begun[seq.seq_id], time.monotonic()
+        os.write(self._rows, json.dumps(told).encode() + b"\n")
         self._forget(seq.seq_id)
         usage = Usage(seq.num_prompt_tokens, len(generated.token_ids))
         return Finished(seq.seq_id, usage, generated, "x", seq.finish_reason)
 
     def _forget(self, seq_id: str) -> None:
-        del self._live[seq_id], self._lengths[seq_id], self._started[seq_id]
+        for of_row in (self._live, self._lengths, self._started, self._custom_ids):
+            del of_row[seq_id]
+        self._begun.pop(seq_id, None)
 
 
 def live(order: dict[str, Any]) -> int:
-    """One process, as the arena orders it; the exit code."""
+    """One process, as it is ordered; the exit code."""
     os.environ.update(order["env"])
 
     def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:
         machine = msgspec.convert(order["machine"], Machine)
-        engine: Any = KnownEngine(machine)
+        engine: Any = KnownEngine(machine, Path(order["rows"]))
         return Worker(engine, queue, store, config, kv_tokens=machine.kv_tokens)
 
     with patch("gristmill.compute.find_worker", lambda: build):
@@ -147,7 +160,10 @@ def live(order: dict[str, Any]) -> int:
 
 def rehearse() -> None:
     """One small run, after which everything is imported."""
-    for name in ("gristmill.cli.worker", "gristmill.queues.redis", "gristmill.process.worker"):
+    for name in (
+        *("gristmill.cli.control", "gristmill.cli.worker", "gristmill.control.gauges"),
+        *("gristmill.process.control", "gristmill.process.worker", "gristmill.queues.redis"),
+    ):
         importlib.import_module(name)
     with fast_folder() as folder:
         desk = Desk(folder)

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from small_fleet import LONG, MACHINE, SHORT, batch, scenario, simulate
 
 from gristmill.errors import UsageError
+from gristmill.pools import Fleet
 from gristmill.simulator.costs import Costs
-from gristmill.simulator.policies import POLICIES
+from gristmill.simulator.policies import POLICIES, Router
 from gristmill.simulator.scenarios import SCENARIOS, SMALL_GPU, Death
+from gristmill.simulator.simulate import Simulation
 from gristmill.simulator.work import Lengths, RowKind
 
 BIG = replace(MACHINE, name="big", max_num_seqs=8, kv_tokens=8192)
@@ -168,6 +170,23 @@ def test_what_was_sent_to_a_pool_that_dies_is_done_by_another_though_nothing_wai
 
     for died_at in (30.2, 30.5, 31.0):
         assert simulate(replace(made, deaths=(Death(died_at, 0),))).is_complete
+
+
+def test_the_router_knows_speeds_as_the_newest_beat_told_them() -> None:
+    heard: list[tuple[float, float]] = []
+
+    class Listening(Router):
+        def next_shards(self, backlog: Any, fleet: Fleet, room: Any, *, now: float) -> Any:
+            of_pool = fleet.pools[0].prefill_tokens_per_s
+            heard.append((now, of_pool[0][1] if of_pool else 0.0))
+            return super().next_shards(backlog, fleet, room, now=now)
+
+    Simulation(scenario(batch(num_rows=200), shard_max_jobs=4), Listening()).run()
+
+    told_at = [heard[i][0] for i in range(1, len(heard)) if heard[i][1] != heard[i - 1][1]]
+    assert min(at for at, speed in heard if speed) >= 10
+    assert len(told_at) > 3
+    assert len({int(at // 10) for at in told_at}) == len(told_at)
 
 
 def test_a_fleet_that_is_all_dead_leaves_rows_undone() -> None:

@@ -192,6 +192,7 @@ def test_a_gguf_is_converted_once(
         calls.append((source, folder))
         assert list(folder.iterdir()) == []
         write_folder(folder)
+        (folder / "model.safetensors").chmod(0o600)  # as safetensors does
 
     with caplog.at_level(logging.WARNING):
         first = find(gguf, convert_gguf=convert)
@@ -202,6 +203,7 @@ def test_a_gguf_is_converted_once(
     assert "small.gguf" in caplog.text and "40 seconds" in caplog.text
     assert first.path.parent == tmp_path / "cache" / "models"
     assert first.path.name == f"small-{first.pin.revision[:16]}"
+    assert len({file.stat().st_mode for file in first.path.iterdir()}) == 1
     assert all(first.serves(name) for name in ("small", "small.gguf", str(gguf)))
 
 

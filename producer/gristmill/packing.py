@@ -20,11 +20,11 @@ def pack(values: Sequence[float], kind: str = "I") -> str:
 
 
 def unpack(text: str) -> tuple[int, ...]:
-    return tuple(_unpacked("I", text))
+    return tuple(_unpacked("I", text)) if text else ()
 
 
 def unpack_floats(text: str) -> tuple[float, ...]:
-    return tuple(_unpacked("f", text))
+    return tuple(_unpacked("f", text)) if text else ()
 
 
 def _unpacked(kind: str, text: str) -> array[Any]:

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -119,6 +119,7 @@ def decode_shard(document: bytes, *, for_lines: bool = False) -> Shard:
     is most of the work.
     """
     body = decode_document("shard", document)
+    params_of = _params_reader()
     jobs = tuple(
         Job(
             rows=_rows_from_wire(job["rows"]),
@@ -133,7 +134,7 @@ def decode_shard(document: bytes, *, for_lines: bool = False) -> Shard:
             scoring=_scoring_from_wire(job["scoring"]),
         )
         for job in body.pop("jobs")
-        for params in [_params_from_wire(job["params"])]
+        for params in [params_of(job["params"])]
     )
     endpoint, model = Endpoint(body.pop("endpoint")), ModelPin(**body.pop("model"))
     return Shard(**body, endpoint=endpoint, model=model, jobs=jobs)
@@ -278,6 +279,20 @@ def _scoring_from_wire(wire: dict[str, Any] | None) -> Scoring | None:
 def _params_to_wire(params: SamplingParams) -> dict[str, Any]:
     changed = {n: value for n, value in _flat(params).items() if value != getattr(_NEUTRAL, n)}
     return {n: asdict(v) if isinstance(v, Grammar | ToolUse) else v for n, v in changed.items()}
+
+
+def _params_reader() -> Callable[[dict[str, Any]], SamplingParams]:
+    """Reads them Job by Job: most ask for the same as the one before."""
+    last: dict[str, Any] | None = None
+    read = _NEUTRAL
+
+    def params_of(wire: dict[str, Any]) -> SamplingParams:
+        nonlocal last, read
+        if wire != last:
+            last, read = wire, _params_from_wire(wire)
+        return read
+
+    return params_of
 
 
 def _params_from_wire(wire: dict[str, Any]) -> SamplingParams:

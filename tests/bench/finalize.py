@@ -33,6 +33,7 @@ from gristmill.control.accept import accept, accept_unheard  # noqa: E402
 from gristmill.control.dispatch import dispatch  # noqa: E402
 from gristmill.control.finalize import finalize, freeze, merge_ahead  # noqa: E402
 from gristmill.ledger.status import FreezeReason  # noqa: E402
+from gristmill.process.garbage import look_for_garbage_seldom  # noqa: E402
 from gristmill.settings import Settings  # noqa: E402
 from gristmill.stores.keys import file_key, segment_key, shard_key  # noqa: E402
 from gristmill.stores.segments import bell_of  # noqa: E402
@@ -132,6 +133,7 @@ def answer(job: Job, idx: int, words: int, rng: random.Random) -> RowResult:
 
 def measure(folder: Path, *, only_last: bool) -> dict[str, float]:
     bench = open_bench(folder)
+    look_for_garbage_seldom()  # as `gristmill control` does
     while only_last and merge_ahead(bench.control):
         pass
     accept_unheard(bench.control, bench.batch)

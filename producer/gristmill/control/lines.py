@@ -27,6 +27,8 @@ from gristmill.types import (
 
 # Legal inside a JSON string, but many readers of JSON lines split at them.
 _ESCAPED = {c.encode(): b"\\u%04x" % ord(c) for c in "\x7f\x85\u2028\u2029"}
+#: One of them is in every line that holds one of those.
+_SIGNS = (b"\x7f", b"\xc2\x85", b"\xe2\x80")
 #: One for all lines.
 _encode = msgspec.json.Encoder().encode
 
@@ -130,9 +132,8 @@ class LineWriter:
             "error": error,
         }
         text = _encode(line)
-        # Looked for first, since most lines have none of them.
-        for character, escaped in _ESCAPED.items():
-            if character in text:
+        if any(sign in text for sign in _SIGNS):  # which most lines have not
+            for character, escaped in _ESCAPED.items():
                 text = text.replace(character, escaped)
         return text + b"\n"
 

@@ -19,6 +19,7 @@ from gristmill.fleet import (
     pool_of,
     prefill_length,
 )
+from gristmill.loading import Loading, LoadingWorkers, has_loaded
 from gristmill.queues.base import BULK_LANE
 from gristmill.types import ModelPin
 
@@ -104,15 +105,6 @@ class KnownPool:
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
-    """Workers that are not ready yet, and what they will take at most: as much as those of the same
-    window that were heard of within a day, or else the window; 0 if none of them has told it."""
-
-    model: ModelPin
-    max_row_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Fleet:
     """`pools` has who takes work now, `loading` who will. `max_row_tokens` is what a machine takes
     at most by the operator's word, whether one is there or not; 0 if he says nothing."""
@@ -148,18 +140,13 @@ def fleet_of(workers: Iterable[KnownWorker], now: float) -> Fleet:
     """The pools of these workers, in the order of their Lanes."""
     ready: dict[Pool, list[WorkerCard]] = {}
     known: dict[Pool, tuple[int, float]] = {}
-    loading: dict[ModelPin, set[int]] = {}
-    #: By model and window, what workers took that had come to be ready.
-    reached: dict[tuple[str, str, str, int], int] = {}
+    loading = LoadingWorkers(now)
     for worker in workers:
-        card = worker.card
-        if worker.beat.state is WorkerState.LOADING or card.max_row_tokens <= 0:
-            if worker.is_alive_at(now):
-                loading.setdefault(card.model, set()).add(card.window_tokens)
+        loading.add(worker)
+        if not has_loaded(worker):
             continue
+        card = worker.card
         pool = pool_of(card)
-        of_window = (*_key(pool), card.window_tokens)
-        reached[of_window] = max(reached.get(of_window, 0), card.max_row_tokens)
         most, heard_at = known.get(pool, (0, 0.0))
         known[pool] = max(most, card.max_row_tokens), max(heard_at, worker.heard_at)
         if worker.state_at(now) is WorkerState.READY:
@@ -167,10 +154,7 @@ def fleet_of(workers: Iterable[KnownWorker], now: float) -> Fleet:
     return Fleet(
         tuple(sorted((_pool_now(*item) for item in ready.items()), key=lambda p: p.lane)),
         tuple(KnownPool(pool, *known[pool]) for pool in sorted(known, key=lambda p: p.lane)),
-        tuple(
-            Loading(pin, max(reached.get((*_key(pin), window), window) for window in windows))
-            for pin, windows in loading.items()
-        ),
+        tuple(loading.find()),
     )
 
 

@@ -5,8 +5,9 @@ simulator decide by the same code. Reads no queue and no Ledger.
 
 **Who can.** A row needs a machine of its model that has its features and takes its prompt with the
 whole answer that it may have, so that its result does not depend on the route. A row that may have
-more than any machine of its model takes runs on those that take the most, and on no other; what
-counts are those that were heard of within a day, those that load, and what the operator says.
+more than any machine of its model takes runs on those that take the most, and on no other, and its
+answer ends there (row_limits.py); what counts are those that were heard of within a day, and what
+the operator says. While nobody is known, or one loads that may take more, that is not yet certain.
 
 **Where.** While all workers are alike, or nobody has said what he is, all goes to BULK_LANE. Where
 not every listener of that Lane can run a Shard, it goes to the Lane of a pool that can. Where all
@@ -20,8 +21,10 @@ chosen, and the Shard stays in the Ledger, only if that is sooner than all Lanes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from gristmill.fleet import SMALLEST_ROW_CLASS
+from gristmill.loading import NO_LIMIT, Loading
 from gristmill.pools import Fleet, KnownPool, Needs, PoolNow, fleet_of, is_able, is_of_model
 from gristmill.queues.base import BULK_LANE
 from gristmill.types import ModelPin
@@ -40,8 +43,10 @@ __all__ = [
     "find_never",
     "fleet_of",
     "is_able",
+    "is_anybody_known",
     "is_of_model",
     "is_served",
+    "is_uncertain",
     "route",
     "taken_row_tokens",
 ]
@@ -50,8 +55,6 @@ __all__ = [
 PAYS = 0.25
 #: Tokens per second of a worker while nothing was measured of any that can run the Shard.
 _NOMINAL_TOKENS_PER_S = 100.0
-#: No row has so many tokens.
-_NO_LIMIT = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,22 +164,38 @@ def route(needs: Needs, fleet: Fleet, load: Load, *, now: float) -> Route:
 
 
 def taken_row_tokens(needs: Needs, fleet: Fleet) -> int:
-    """What a worker must take to run it: its longest row, or the most that anybody takes, whether
-    known, loading or told of by the operator, if that is less and its prompts fit. While there is
-    none of these, what its prompts take: the first worker that is ready may be the smallest, and
-    shall not refuse what is for another."""
-    return max(min(needs.max_row_tokens, _reach(needs, fleet)), needs.least_row_tokens)
+    """What a worker must take to run it: its longest row, or the most that anybody takes, if that
+    is less, certain, and its prompts fit. It is not certain while nobody is known or told of by the
+    operator, nor while one loads that may take more: the first that is ready may be the smallest.
+    """
+    reach = _reach_for_certain(needs, fleet)
+    if not reach or reach < _reach(needs, fleet):
+        return needs.max_row_tokens
+    return max(min(needs.max_row_tokens, reach), needs.least_row_tokens)
 
 
 def find_limits(needs: Needs, fleet: Fleet) -> tuple[int, int]:
     """Up to which `max_row_tokens` and `least_row_tokens` Shards of this model and these features
     find a machine now."""
     if not fleet.pools:
-        return _NO_LIMIT, _NO_LIMIT
+        return NO_LIMIT, NO_LIMIT
     able = (pool.max_row_tokens for pool in fleet.pools if is_able(pool.pool, needs))
     most = max(able, default=0)
     # What takes the most of all takes longer ones too, and ends their answers.
-    return _NO_LIMIT if most >= _reach(needs, fleet) else most, most
+    taken = taken_row_tokens(replace(needs, max_row_tokens=NO_LIMIT), fleet)
+    return NO_LIMIT if taken <= most else most, most
+
+
+def is_uncertain(needs: Needs, fleet: Fleet) -> bool:
+    """Whether nobody takes work, and those that will may all take less than its longest row."""
+    certain = max(_reach_for_certain(needs, fleet), SMALLEST_ROW_CLASS)
+    return not fleet.pools and taken_row_tokens(needs, fleet) > certain
+
+
+def is_anybody_known(model: ModelPin, fleet: Fleet) -> bool:
+    """Whether anything tells what machines of the model take, or will."""
+    of_model = any(is_of_model(known.pool, model) for known in fleet.known)
+    return of_model or fleet.max_row_tokens > 0 or _is_loading(model, fleet)
 
 
 def is_served(needs: Needs, fleet: Fleet, lane: str) -> bool:
@@ -265,16 +284,30 @@ class _Work:
 
 
 def _reach(needs: Needs, fleet: Fleet) -> int:
-    """The most that a machine takes which has the model and the features, is loading, or is told of
-    by the operator; 0 if there is none."""
-    known = [known.max_row_tokens for known in fleet.known if is_able(known.pool, needs)]
-    loading = [one.max_row_tokens for one in fleet.loading if is_of_model(one.model, needs.model)]
-    return max(*known, *loading, fleet.max_row_tokens, 0)
+    """The most that a machine takes, or may take when it has loaded; 0 if there is none."""
+    loading = (one.max_row_tokens for one in fleet.loading if is_of_model(one.model, needs.model))
+    return max([_reach_for_certain(needs, fleet), *loading])
+
+
+def _reach_for_certain(needs: Needs, fleet: Fleet) -> int:
+    """The most that a machine takes which has the model and the features, or is told of by the
+    operator; 0 if there is none."""
+    known = (known.max_row_tokens for known in fleet.known if is_able(known.pool, needs))
+    return max([fleet.max_row_tokens, *known])
 
 
 def _is_loading(model: ModelPin, fleet: Fleet) -> bool:
     """Whether a worker of the model loads, of which nobody knows yet what it can."""
     return any(is_of_model(one.model, model) for one in fleet.loading)
+
+
+def _why_not_ready(loading: list[Loading]) -> str:
+    num_died = sum(one.num_died for one in loading)
+    if num_died:
+        return f"one is loading, and {num_died} before it died while they did"
+    if all(one.max_row_tokens == NO_LIMIT for one in loading):
+        return "one was heard of just now for the first time, and a larger one may follow"
+    return "one is loading"
 
 
 def _why_waits(needs: Needs, fleet: Fleet, row_tokens: int, *, now: float) -> str:
@@ -283,8 +316,9 @@ def _why_waits(needs: Needs, fleet: Fleet, row_tokens: int, *, now: float) -> st
     alive = [pool for pool in fleet.pools if is_of_model(pool.pool, needs.model)]
     able = [known for known in fleet.known if is_able(known.pool, needs)]
     enough = [known.heard_at for known in able if known.max_row_tokens >= row_tokens]
-    if _is_loading(needs.model, fleet):
-        last = "one is loading"
+    loading = [one for one in fleet.loading if is_of_model(one.model, needs.model)]
+    if loading:
+        last = _why_not_ready(loading)
     elif enough:
         last = f"one was last heard of {max(now - max(enough), 0):.0f} s ago"
     elif row_tokens <= fleet.max_row_tokens:

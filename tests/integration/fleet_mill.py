@@ -18,8 +18,10 @@ from gristmill.control.sweep import sweep
 from gristmill.fleet import WorkerBeat, WorkerCard, WorkerState, lane_of
 from gristmill.ledger import batches, routed, workers
 from gristmill.ledger.batch import Batch, Submission
+from gristmill.needs import needs_of, needs_together
 from gristmill.queues.base import BULK_LANE, Lease
-from gristmill.stores.keys import segment_key, shard_key
+from gristmill.row_limits import limited, read_limits, row_tokens_of
+from gristmill.stores.keys import limits_prefix, segment_key, shard_key
 from gristmill.stores.segments import bell_of
 from gristmill.types import CONTROL_LANE, Endpoint, Job, ModelPin, SamplingParams, ShardPointer
 from gristmill.wire import decode_pointer, decode_shard, encode_bell, encode_segment
@@ -132,7 +134,8 @@ class FleetMill:
         leases = self.bench.queue.receive(card.lanes, 1, 0)
         for lease in leases:
             pointer = decode_pointer(lease.body)
-            if pointer.row_tokens > card.max_row_tokens:
+            needed = max(map(row_tokens_of, self.jobs(pointer)))
+            if min(pointer.row_tokens, needed) > card.max_row_tokens:
                 self.given_back.append((name, pointer.n))
                 self.bench.queue.release(lease, self.bench.queue.lease_s)
                 return []
@@ -153,7 +156,11 @@ class FleetMill:
 
     def jobs(self, pointer: ShardPointer) -> tuple[Job, ...]:
         key = shard_key(pointer.tenant_id, pointer.batch_id, pointer.run_id, pointer.n)
-        return decode_shard(self.bench.store.get(key)).jobs
+        jobs = decode_shard(self.bench.store.get(key)).jobs
+        of_run = pointer.tenant_id, pointer.batch_id, pointer.run_id
+        features = needs_together(map(needs_of, jobs)).features
+        limits = read_limits(self.bench.store, limits_prefix(*of_run, features))
+        return tuple(limited(job, limits) for job in jobs)
 
     def lanes_in_use(self) -> list[str]:
         with self.control.ledger.read() as conn:

@@ -24,12 +24,21 @@ def computed_choices(job: Job) -> range:
 
 
 def of_choice(job: Job, choice_idx: int) -> Job:
-    """The Job of one Choice alone: one prompt, one answer."""
+    """The Job of one Choice alone: one prompt, one answer, which ends at its row limit."""
     if len(job.prompts) == job.params.n == 1:
-        return job
+        return _within_limit(job)
     prompt = job.prompts[choice_idx // job.params.n]
     seed = choice_seed(job.params.seed, choice_idx)
-    return replace(job, prompts=(prompt,), params=replace(job.params, n=1, seed=seed))
+    return _within_limit(
+        replace(job, prompts=(prompt,), params=replace(job.params, n=1, seed=seed))
+    )
+
+
+def _within_limit(job: Job) -> Job:
+    num_left = job.row_limit - len(job.prompt_ids)
+    if not job.row_limit or job.params.max_tokens <= num_left:
+        return job
+    return replace(job, params=replace(job.params, max_tokens=num_left))
 
 
 def choice_seed(seed: int, choice_idx: int) -> int:

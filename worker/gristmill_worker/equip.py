@@ -10,8 +10,9 @@ from pathlib import Path
 
 from gristmill.compute import WorkerConfig
 from gristmill.embedding import generates_nothing
-from gristmill.fleet import Feature, WorkerCard
+from gristmill.fleet import Feature, WorkerCard, WorkerState
 from gristmill.quick_imports import import_quickly
+from gristmill_worker.announcer import Announcer
 from gristmill_worker.card import generator_features
 from gristmill_worker.engine.base import Engine
 
@@ -45,6 +46,25 @@ class Equipment:
             kv_tokens=self.kv_tokens,
             features=self.features,
         )
+
+
+def equip(config: WorkerConfig, announcer: Announcer) -> Equipment:
+    """As `load_engine`, and tells all that is found on the card of the Worker.
+
+    What the GPU is called is told before the model is loaded: others like it may have told how long
+    rows it takes.
+    """
+    if config.device != "cpu":
+        import_quickly("gristmill_worker.models.loader")
+        from gristmill_worker.device import device_name
+        from gristmill_worker.models.loader import check_device
+
+        check_device(config.device)
+        announcer.card = replace(announcer.card, device=device_name(config.device))
+        announcer.say(WorkerState.LOADING)
+    equipment = load_engine(config)
+    announcer.card = equipment.on_card(announcer.card)
+    return equipment
 
 
 def load_engine(config: WorkerConfig) -> Equipment:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container
+from dataclasses import replace
 
 from gristmill.errors import CorruptDocument, KeyNotFound, UnsupportedFormat
 from gristmill.fleet import WorkerCard
 from gristmill.needs import needs_of, needs_together
 from gristmill.queues.base import Lease, Queue
+from gristmill.row_limits import limited, read_limits, row_tokens_of
 from gristmill.stores.base import Store
-from gristmill.stores.keys import shard_key, stop_key
+from gristmill.stores.keys import limits_prefix, shard_key, stop_key
 from gristmill.types import Bell, ModelPin, Shard, ShardPointer
 from gristmill.wire import decode_pointer, decode_shard
 from gristmill_worker.outbox import Outbox
@@ -85,11 +87,10 @@ class ShardReader:
             return f"it was made for {shard.model}, this worker holds {card.model}"
         if self._is_sole or not pointer.row_tokens:
             return ""
-        if pointer.row_tokens > card.max_row_tokens:
-            return (
-                f"it has rows of {pointer.row_tokens} tokens, this worker takes "
-                f"{card.max_row_tokens}"
-            )
+        # Rows may have been refused since it was made, and a limit is there since it was sent.
+        row_tokens = min(pointer.row_tokens, max(map(row_tokens_of, shard.jobs), default=0))
+        if row_tokens > card.max_row_tokens:
+            return f"it has rows of {row_tokens} tokens, this worker takes {card.max_row_tokens}"
         missing = needs_together(map(needs_of, shard.jobs)).features - set(card.features)
         if card.features and missing:
             return f"it asks for {', '.join(sorted(missing))}, which this worker cannot do"
@@ -116,7 +117,16 @@ class ShardReader:
         except CorruptDocument:
             self._outbox.ring(pointer.control_lane, _damaged(pointer))
             raise
-        return None if self.has_ended(pointer.tenant_id, pointer.batch_id) else shard
+        if self.has_ended(pointer.tenant_id, pointer.batch_id):
+            return None
+        return shard if self._is_sole else self._limited(shard)
+
+    def _limited(self, shard: Shard) -> Shard:
+        """With the row limits of its batch, which the message may know nothing of yet."""
+        features = needs_together(map(needs_of, shard.jobs)).features
+        prefix = limits_prefix(shard.tenant_id, shard.batch_id, shard.run_id, features)
+        limits = read_limits(self._store, prefix)
+        return replace(shard, jobs=tuple(limited(job, limits) for job in shard.jobs))
 
 
 def _damaged(pointer: ShardPointer) -> Bell:

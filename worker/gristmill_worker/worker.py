@@ -309,16 +309,15 @@ class Worker:
 
 def build(config: WorkerConfig, queue: Queue, store: Store) -> Worker:
     """The Worker behind the entry point `gristmill.worker`, with its model loaded."""
-    from gristmill_worker.equip import load_engine
+    from gristmill_worker.equip import equip
 
     announcer = Announcer(queue, first_card(config))
     announcer.start()
     try:
-        equipment = load_engine(config)
+        equipment = equip(config, announcer)
     except BaseException:
         announcer.close()
         raise
-    announcer.card = equipment.on_card(announcer.card)
     return Worker(
         equipment.engine,
         queue,

@@ -11,7 +11,7 @@ from gristmill.router import Fleet, Load, Needs, Never, Waits, route
 
 _NOTHING_AHEAD = Load()
 #: Shards that were sent so many times without a sign of life are told of.
-_IN_VAIN = 3
+IN_VAIN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,14 @@ def _find_unanswered(ledger: Ledger) -> dict[str, Blocked]:
     It may be busy with others, or give back what is too long for it: nobody here can know.
     """
     with ledger.read() as conn:
-        found = routed.list_unanswered(conn, min_rings=_IN_VAIN)
+        found = routed.list_unanswered(conn, min_rings=IN_VAIN)
     return {
         batch_id: Blocked(
             f"{num_shards:,} of its Shards, with rows of up to {row_tokens:,} tokens, were sent "
-            f"{_IN_VAIN} times or more and nobody has begun with them. No worker has told the "
+            f"{IN_VAIN} times or more and nobody has begun with them. No worker has told the "
             "control side what it is, so it is not known whether any takes such rows: a worker "
-            "whose --max-model-len is too low gives them back.",
+            "whose --max-model-len is too low gives them back, and if that goes on ends their "
+            "answers where it must. Set GRISTMILL_FLEET_MAX_ROW_TOKENS to what the largest takes.",
             is_all=False,
         )
         for batch_id, num_shards, row_tokens in found

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from gristmill.control.base import Control
 from gristmill.control.budget import budget_of, expected_usage, tokens_left
 from gristmill.control.fair_share import Demand, FairShare, is_hopeless
+from gristmill.control.limits import RowLimits
 from gristmill.control.routes import Routes
 from gristmill.ledger import shards, turns
 from gristmill.ledger.batch import Batch
@@ -47,6 +48,7 @@ class Filling:
         self._lane = lane
         self._only = routes.find_for(lane)
         self._speeds = speeds
+        self._limits = RowLimits(control, conn, routes.fleet)
         self._max_batches = routes.room[lane] + _MORE_BATCHES
         #: By tenant, what is to be sent next; read when it is its turn.
         self._waiting: dict[str, Iterator[Sent]] = {}
@@ -116,6 +118,10 @@ class Filling:
             for shard, to in self._routes.next_of(batch, self._lane, self._only):
                 if self._is_held_back(batch):
                     break
+                is_worked_for = batch.model.name in self._speeds
+                if self._limits.is_too_early(batch, shard, is_worked_for=is_worked_for):
+                    continue
+                to = self._limits.within(batch, shard, to)
                 if shards.mark_sent(self._conn, shard, now=now, ring_at=ring_at, lane=to.lane):
                     self._routes.take(batch, shard, to.lane)
                     yield batch, replace(shard, ring_at=ring_at), to

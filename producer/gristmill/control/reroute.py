@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple
 
 from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control
+from gristmill.control.limits import RowLimits
+from gristmill.control.routes import needs_of_shard
 from gristmill.errors import QueueRefused
 from gristmill.fleet import LOST_AFTER_S
 from gristmill.ledger import batches, routed
+from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import ShardRow
+from gristmill.loading import NO_LIMIT
+from gristmill.pools import Fleet, Needs
 from gristmill.queues.base import BULK_LANE
+from gristmill.router import ToLane, taken_row_tokens
+from gristmill.types import ModelPin
 
 log = logging.getLogger(__name__)
 
@@ -22,11 +31,12 @@ def reroute(control: Control) -> None:
     """One round: a Shard on the Lane of a pool of which nobody takes work any more waits again,
     unless it shows a sign of life. A Lane of which nothing is left is taken off the queue."""
     fleet = control.fleet
+    _recall_too_long(control, fleet)
     alive = {pool.lane for pool in fleet.pools if pool.takes_own}
     with control.ledger.read() as conn:
         in_use = set(routed.list_lanes(conn))
     for lane in sorted(in_use - alive - {BULK_LANE}):
-        _recall_silent(control, lane)
+        _recall_of_lane(control, lane)
     removed = control.fleet_view.removed_lanes
     removed -= alive
     known = {pool.pool.lane: pool.heard_at for pool in fleet.known}
@@ -43,6 +53,24 @@ def reroute(control: Control) -> None:
         removed.add(lane)
 
 
+def _recall_too_long(control: Control, fleet: Fleet) -> None:
+    """What was sent for machines that take more than any does, as is known by now, has a limit and
+    waits again: it was sent while nobody was known, for instance."""
+    pools = (known.pool for known in fleet.known)
+    models = {ModelPin("", pool.revision, pool.tokenizer_hash, pool.dtype) for pool in pools}
+    for model in sorted(models, key=astuple):
+        most = taken_row_tokens(Needs(model, NO_LIMIT), fleet)
+        with control.ledger.read() as conn:
+            found = routed.list_sent_longer(conn, model, most, limit=_MAX_RECALLED)
+        for batch, shard in _silent(control, found):
+            needs = needs_of_shard(model, shard)
+            to = ToLane(BULK_LANE, control.clock(), row_tokens=taken_row_tokens(needs, fleet))
+            with control.ledger.write() as conn:
+                # Also those that receive the message that it was sent with can run it then.
+                RowLimits(control, conn, fleet).within(batch, shard, to)
+            recall_one(control, shard)
+
+
 def recall_one(control: Control, shard: ShardRow) -> bool:
     """Let a Shard wait again that nobody who is there can run."""
     with control.ledger.write() as conn:
@@ -52,14 +80,19 @@ def recall_one(control: Control, shard: ShardRow) -> bool:
     return is_recalled
 
 
-def _recall_silent(control: Control, lane: str) -> None:
+def _recall_of_lane(control: Control, lane: str) -> None:
     # Each sign of life, as each sending, has put off the next look by so much.
     heard_by = control.now + int(control.settings.resend_after_s - LOST_AFTER_S)
     with control.ledger.read() as conn:
         silent = routed.list_silent(conn, lane, heard_by=heard_by, limit=_MAX_RECALLED)
-    for shard in silent:
+    for _, shard in _silent(control, silent):
+        recall_one(control, shard)
+
+
+def _silent(control: Control, found: Iterable[ShardRow]) -> Iterator[tuple[Batch, ShardRow]]:
+    for shard in found:
         with control.ledger.read() as conn:
             batch = batches.get(conn, shard.tenant_id, shard.batch_id)
         # Its Bells may have been lost, not its worker.
         if batch is not None and not accept_unheard(control, batch, shard.n):
-            recall_one(control, shard)
+            yield batch, shard

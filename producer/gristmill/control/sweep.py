@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control, read_batch
+from gristmill.control.blocked import IN_VAIN
 from gristmill.control.dispatch import ring
 from gristmill.control.finalize import finalize, freeze, merge_ahead
 from gristmill.control.fleet import forget_workers
@@ -20,12 +21,14 @@ from gristmill.control.removal import remove_unneeded
 from gristmill.control.reroute import recall_one, reroute
 from gristmill.control.routes import needs_of_shard
 from gristmill.errors import CorruptDocument
-from gristmill.ledger import batches, shards
+from gristmill.ledger import batches, paces, shards
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.due import list_due
+from gristmill.ledger.shards import ShardRow
 from gristmill.ledger.status import OPEN, BatchStatus, FreezeReason
+from gristmill.pools import Fleet
 from gristmill.queues.base import BULK_LANE
-from gristmill.router import is_served, taken_row_tokens
+from gristmill.router import is_anybody_known, is_served, taken_row_tokens
 
 log = logging.getLogger(__name__)
 
@@ -123,9 +126,13 @@ def _ring_silent_shards(control: Control, batch: Batch) -> None:
             continue
         to = shard.lane or BULK_LANE
         needs, fleet = needs_of_shard(batch.model, shard), control.fleet
-        if not is_served(needs, fleet, to):
+        row_tokens = taken_row_tokens(needs, fleet)
+        if row_tokens < shard.max_row_tokens or not is_served(needs, fleet, to):
             recall_one(control, shard)
             continue
+        if _is_for_nobody(control, batch, shard, fleet):
+            # Better an answer that ends where the machine does than none.
+            row_tokens = shard.least_row_tokens
         doublings = min(shard.num_rings + 1, _MAX_DOUBLINGS)
         ring_at = now + int(control.settings.resend_after_s * 2**doublings)
         with control.ledger.write() as conn:
@@ -133,8 +140,18 @@ def _ring_silent_shards(control: Control, batch: Batch) -> None:
         if is_silent:
             log.info("shard rung again batch=%s shard=%d", batch.id, shard.n)
             control.telemetry.metrics.add("gristmill_retries_total", ("shard",))
-            row_tokens = taken_row_tokens(needs, fleet)
             ring(control, batch, shard, lane=to, row_tokens=row_tokens)
+
+
+def _is_for_nobody(control: Control, batch: Batch, shard: ShardRow, fleet: Fleet) -> bool:
+    """Whether it was sent in vain to workers that do work, and none says what it takes."""
+    if shard.num_rings < IN_VAIN - 1 or is_anybody_known(batch.model, fleet):
+        return False
+    with control.ledger.read() as conn:
+        found = paces.list_paces(conn, BULK_LANE)
+    return any(
+        p.model_name == batch.model.name and p.heard_at > (shard.sent_at or 0) for p in found
+    )
 
 
 def _due_batches(control: Control, after_id: str) -> Iterator[Batch]:

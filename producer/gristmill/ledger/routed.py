@@ -6,7 +6,9 @@ from sqlalchemy import Connection, func, or_, select, update
 
 from gristmill.ledger.schema import batches, shards
 from gristmill.ledger.shards import ShardRow, ShardState, shard_from_row
+from gristmill.ledger.size_classes import SizeClass
 from gristmill.ledger.status import BatchStatus
+from gristmill.types import ModelPin
 
 
 def list_lanes(conn: Connection) -> list[str]:
@@ -37,6 +39,28 @@ def list_silent(conn: Connection, lane: str, *, heard_by: int, limit: int = 100)
             shards.c.state == ShardState.SENT,
             shards.c.lane == lane,
             or_(shards.c.ring_at <= heard_by, shards.c.num_rings > 0),
+            batches.c.status == BatchStatus.IN_PROGRESS,
+            batches.c.freeze_reason.is_(None),
+        )
+        .order_by(shards.c.batch_id, shards.c.n)
+        .limit(limit)
+    )
+    return [shard_from_row(row) for row in conn.execute(query).mappings()]
+
+
+def list_sent_longer(
+    conn: Connection, model: ModelPin, row_tokens: int, *, limit: int = 100
+) -> list[ShardRow]:
+    """Shards of a model's running batches that are out, and have longer rows than this."""
+    query = (
+        select(shards)
+        .join(batches, batches.c.id == shards.c.batch_id)
+        .where(
+            shards.c.state == ShardState.SENT,
+            shards.c.max_row_tokens > row_tokens,
+            batches.c.model_revision == model.revision,
+            batches.c.tokenizer_hash == model.tokenizer_hash,
+            batches.c.dtype == model.dtype,
             batches.c.status == BatchStatus.IN_PROGRESS,
             batches.c.freeze_reason.is_(None),
         )
@@ -86,6 +110,19 @@ def lower_needs(
         shards.c.n == shard.n,
     )
     conn.execute(statement.values(max_row_tokens=max_row_tokens, least_row_tokens=least_row_tokens))
+
+
+def limit_rows(conn: Connection, one: SizeClass, row_tokens: int) -> None:
+    """Rows of a size class end at a limit, if their prompts leave room below it."""
+    statement = update(shards).where(
+        shards.c.tenant_id == one.tenant_id,
+        shards.c.batch_id == one.batch_id,
+        shards.c.state != ShardState.DONE,
+        shards.c.size_class == one.size_class,
+        shards.c.max_row_tokens > row_tokens,
+        shards.c.least_row_tokens <= row_tokens,
+    )
+    conn.execute(statement.values(max_row_tokens=row_tokens))
 
 
 def list_longest(

@@ -5,6 +5,7 @@ t/{tenant}/b/{batch}/stop                                        its rows need n
 t/{tenant}/b/{batch}/end.json                                    how it ended, when it has
 t/{tenant}/b/{batch}/{run}/ingested.json                         that all of its input is in Shards
 t/{tenant}/b/{batch}/{run}/shards/{n}                            Jobs, written once by ingest
+t/{tenant}/b/{batch}/{run}/limits/{features}/{tokens}            where answers end (row_limits.py)
 t/{tenant}/b/{batch}/{run}/segments/{n}/{attempt}/{seq}          results, appended by workers
 t/{tenant}/b/{batch}/{run}/frozen.json                           the Segments that count
 t/{tenant}/b/{batch}/{run}/lines/{n}                             those of a Shard, to be merged
@@ -13,6 +14,8 @@ t/{tenant}/files/{file}                                          uploaded and re
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from gristmill.errors import CorruptDocument
 from gristmill.types import Bell
@@ -40,6 +43,12 @@ def ingested_key(tenant_id: str, batch_id: str, run_id: str) -> str:
 
 def shard_key(tenant_id: str, batch_id: str, run_id: str, n: int) -> str:
     return f"{batch_prefix(tenant_id, batch_id)}{run_id}/shards/{n:08d}"
+
+
+def limits_prefix(tenant_id: str, batch_id: str, run_id: str, features: Iterable[str]) -> str:
+    """The row limits of a run, for rows that ask for these features."""
+    names = "-".join(sorted(features)) or "none"
+    return f"{batch_prefix(tenant_id, batch_id)}{run_id}/limits/{names}/"
 
 
 def segments_prefix(tenant_id: str, batch_id: str, run_id: str, n: int | None = None) -> str:

@@ -72,8 +72,8 @@ def test_an_answer_is_not_cut_by_who_is_ready_first_while_a_larger_one_loads() -
 
     assert isinstance(cold, ToLane) and cold.row_tokens == 5000
     assert isinstance(one_is_ready, Waits) and "one is loading" in one_is_ready.reason
-    assert isinstance(longer_than_all, ToLane) and longer_than_all.row_tokens == 8192
-    assert isinstance(nobody, ToLane) and nobody.row_tokens == 100
+    assert isinstance(longer_than_all, ToLane) and longer_than_all.row_tokens == 20_000
+    assert isinstance(nobody, ToLane) and nobody.row_tokens == 5000
 
 
 def test_a_fleet_that_grows_does_not_wait_for_what_its_memory_never_held() -> None:

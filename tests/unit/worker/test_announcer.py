@@ -261,4 +261,4 @@ def test_a_worker_whose_model_cannot_be_loaded_says_that_it_has_ended(
     last = heard(queue)[-1]
     assert last.state is WorkerState.ENDED
     # No row waits for a machine that never took any.
-    assert fleet_of([KnownWorker(last, 0.0, 0.0)], 0.0) == Fleet()
+    assert fleet_of([KnownWorker(last, 0.0, 60.0)], 60.0) == Fleet()

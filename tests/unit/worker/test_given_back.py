@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 from floor import LEASE_S, Floor
-from pipeline import make_job, worker_config
+from pipeline import TENANT, make_job, worker_config
 
 from gristmill.queues.base import BULK_LANE
-from gristmill.types import Grammar, GrammarKind, SamplingParams
+from gristmill.row_limits import add_limit
+from gristmill.stores.keys import limits_prefix
+from gristmill.types import FinishReason, Grammar, GrammarKind, SamplingParams
 from gristmill.wire import encode_pointer
 from gristmill_worker.announcer import Announcer
 from gristmill_worker.card import plain_card
@@ -57,10 +59,24 @@ def test_what_fits_or_was_sent_by_who_did_not_know_is_run(row_tokens: int) -> No
 def test_rows_that_need_more_than_it_takes_are_given_back(caplog: pytest.LogCaptureFixture) -> None:
     floor = Floor()
 
-    begin(floor, None, 513)
+    begin(floor, SamplingParams(600), 10_000)
 
     assert floor.journal == GIVEN_BACK and not floor.decoded
-    assert "rows of 513 tokens, this worker takes 512" in caplog.text
+    assert "rows of 602 tokens, this worker takes 512" in caplog.text
+
+
+@pytest.mark.parametrize("row_tokens", [602, 200])
+def test_an_answer_ends_at_the_limit_of_its_batch_whatever_the_message_says(
+    row_tokens: int,
+) -> None:
+    floor = Floor()
+    add_limit(floor.store, limits_prefix(TENANT, "batch_1", "run-1", {"generate"}), 5)
+    add_limit(floor.store, limits_prefix(TENANT, "batch_1", "run-1", {"score"}), 4)
+
+    begin(floor, SamplingParams(600), row_tokens)
+
+    ((choice,),) = (result.choices for result in floor.results())
+    assert len(choice.token_ids) == 3 and choice.finish_reason is FinishReason.LENGTH
 
 
 def test_features_that_it_has_not_are_given_back(caplog: pytest.LogCaptureFixture) -> None:

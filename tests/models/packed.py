@@ -1,6 +1,6 @@
 """Drives a ModelRunner with packed steps made by hand, and compares with each row alone.
 
-The Engine asks for the logits of a row's last token only; here those of every token are seen.
+The Engine asks for the logits of a row's last token only; here those of any can be seen.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,8 +99,10 @@ def logits_packed(
     steps: Sequence[Sequence[Piece]],
     *,
     block_size: int,
+    num_asked: Callable[[Piece], int] = lambda piece: piece.end - piece.begin,
 ) -> list[torch.Tensor]:
-    """[length, vocab] of each row, computed in these steps over scattered Blocks."""
+    """[length, vocab] of each row, computed in these steps over scattered Blocks; of each piece
+    the last `num_asked` tokens."""
     width = -(-max(map(len, rows)) // block_size)
     order = torch.randperm(width * len(rows), generator=torch.Generator().manual_seed(3))
     tables = order.view(len(rows), width).int()
@@ -117,23 +119,30 @@ def logits_packed(
     runner = ModelRunner(loaded.model, cache, attention)
     found: list[list[torch.Tensor]] = [[] for _ in rows]
     for step in steps:
-        logits = runner.run(_batch(rows, step, tables, block_size))
-        for piece, part in zip(step, logits.split([p.end - p.begin for p in step]), strict=True):
+        asked = [num_asked(piece) for piece in step]
+        logits = runner.run(_batch(rows, step, tables, block_size, asked))
+        for piece, part in zip(step, logits.split(asked), strict=True):
             found[piece.row].append(part.clone())
     return [torch.cat(parts) for parts in found]
 
 
 def _batch(
-    rows: Sequence[list[int]], step: Sequence[Piece], tables: torch.Tensor, block_size: int
+    rows: Sequence[list[int]],
+    step: Sequence[Piece],
+    tables: torch.Tensor,
+    block_size: int,
+    asked: Sequence[int],
 ) -> ForwardBatch:
     ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
+    logits_indices: list[int] = []
     spans: list[tuple[int, int, int]] = []
-    for piece in step:
+    for piece, num_asked in zip(step, asked, strict=True):
         spans.append((len(ids), piece.end - piece.begin, piece.end))
         ids += rows[piece.row][piece.begin : piece.end]
         positions += range(piece.begin, piece.end)
+        logits_indices += range(len(ids) - num_asked, len(ids))
         table = tables[piece.row].tolist()
         slots += [
             table[p // block_size] * block_size + p % block_size
@@ -142,7 +151,7 @@ def _batch(
     return ForwardBatch(
         input_ids=torch.tensor(ids),
         positions=torch.tensor(positions),
-        logits_indices=torch.arange(len(ids)),
+        logits_indices=torch.tensor(logits_indices, dtype=torch.long),
         metadata=AttentionMetadata(
             spans=torch.tensor(spans),
             block_tables=tables[[piece.row for piece in step]].contiguous(),

@@ -3,6 +3,7 @@ than that call could."""
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from packed import as_engine_takes_it, logits_packed, random_steps
+from packed import Piece, as_engine_takes_it, logits_packed, random_steps
 from shrink import make_oracle
 from test_bits import ACCEPTED
 from tiny import VOCAB_SIZE, load_row_kernels, prompts
@@ -45,6 +46,10 @@ FOUND: dict[str, list[tuple[str, int]]] = {
 }
 
 
+#: Those of which the last layer computes only the rows that are asked about.
+NARROW = {"llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "smollm3"}
+
+
 class OneByOne:
     """Compiled attention behind a name that no program is made for."""
 
@@ -69,9 +74,19 @@ def check_bits(loaded: LoadedModel, compiled: CompiledAttention, seed: int = 0) 
 
     expected = logits_packed(loaded, OneByOne(compiled), rows, steps, block_size=16)
     found = logits_packed(loaded, compiled, rows, steps, block_size=16)
+    last = logits_packed(loaded, compiled, rows, steps, block_size=16, num_asked=some_of)
 
-    for one, other in zip(found, expected, strict=True):
-        assert torch.equal(one, other)
+    asked: list[list[torch.Tensor]] = [[] for _ in rows]
+    for piece in itertools.chain(*steps):
+        asked[piece.row].append(expected[piece.row][piece.end - some_of(piece) : piece.end])
+    for one, two, all_rows, some in zip(found, last, expected, asked, strict=True):
+        assert torch.equal(one, all_rows)
+        assert torch.equal(two, torch.cat(some))
+
+
+def some_of(piece: Piece) -> int:
+    """From none to all of a piece's tokens."""
+    return piece.end * 7 % (piece.end - piece.begin + 1)
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -80,7 +95,10 @@ def test_fused_layers_have_the_bits_of_layers_one_by_one(
 ) -> None:
     loaded = as_engine_takes_it(make_oracle(name), packed=True)
 
-    assert what_was_found(fused_layers(loaded, compiled)) == FOUND[name]
+    layers = fused_layers(loaded, compiled)
+
+    assert what_was_found(layers) == FOUND[name]
+    assert (layers is not None and layers.can_narrow) == (name in NARROW)
     check_bits(loaded, compiled)
 
 
@@ -214,6 +232,20 @@ def test_layers_that_do_more_are_left_alone(
     loaded = three_layers(meddle)
 
     assert what_was_found(fused_layers(loaded, compiled)) == found
+    check_bits(loaded, compiled)
+
+
+def test_all_rows_run_to_the_end_where_a_model_mixes_them_behind_its_layers(
+    compiled: CompiledAttention,
+) -> None:
+    loaded = as_engine_takes_it(make_oracle("llama"), packed=True)
+    norm = loaded.model.model.norm  # type: ignore[union-attr]
+    norm.register_forward_hook(lambda module, args, found: found + found.flip(1))
+
+    layers = fused_layers(loaded, compiled)
+
+    assert what_was_found(layers) == FOUND["llama"]
+    assert layers is not None and not layers.can_narrow
     check_bits(loaded, compiled)
 
 

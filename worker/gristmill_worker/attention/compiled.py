@@ -28,7 +28,7 @@ class CompiledAttention:
     """See AttentionBackend. Supports grouped queries, windows, soft caps and sinks."""
 
     def __init__(self, kernel: ctypes.CDLL) -> None:
-        self.kernel = Kernel(kernel, "gristmill_attend", "10P15q2f")
+        self.kernel = Kernel(kernel, "gristmill_attend", "11P15q2f")
         #: Where its library lies, and others may.
         self.cache_dir = Path(kernel._name).parent
 
@@ -64,6 +64,7 @@ class CompiledAttention:
             0 if sinks is None else sinks.data_ptr(),
             metadata.spans.data_ptr(),
             metadata.block_tables.data_ptr(),
+            0,  # no token is skipped
             out.data_ptr(),
             len(metadata.spans),
             num_heads,

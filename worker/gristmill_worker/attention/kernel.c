@@ -34,9 +34,9 @@ typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef float vec_u __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
 
-/* spans [num_spans][3]: start, num_tokens, context_len; tables [num_spans][max_blocks];
- * slots [num_tokens], or NULL when the cache holds the new keys and values already; sinks may be
- * NULL. */
+/* spans [num_spans][3]: start, num_tokens, context_len; tables [num_spans][max_blocks]; slots
+ * [num_tokens], or NULL when the cache holds the new keys and values already; sinks may be NULL;
+ * skipped [num_spans]: the first tokens of each whose result nobody reads, or NULL. */
 typedef struct {
     const float *query, *key, *value;
     const int64_t *slots;
@@ -44,6 +44,7 @@ typedef struct {
     const float *sinks;
     const int64_t *spans;
     const int32_t *tables;
+    const int64_t *skipped;
     float *out;
     int64_t num_spans, num_heads, num_kv_heads, k_dim, v_dim, block_size, max_blocks;
     int64_t query_token_stride, query_head_stride;
@@ -165,9 +166,8 @@ static int64_t attend_rows(const Call *c, const float *query, const float *sinks
     float *o[MANY], *s[MANY];
     int64_t from[MANY], to[MANY], head[MANY], begin = x->end, end = 0;
     for (int r = 0; r < rows; r++) {
-        int64_t token = (row + r) / group;
+        const int64_t token = (row + r) / group, position = x->end - num_tokens + token;
         head[r] = x->kv_head * group + (row + r) % group;
-        int64_t position = x->end - num_tokens + token;
         from[r] = 0;
         if (c->sliding_window && position + 1 > c->sliding_window)
             from[r] = position + 1 - c->sliding_window;
@@ -258,8 +258,8 @@ static int64_t attend_rows(const Call *c, const float *query, const float *sinks
 
 static void write_head(const Call *c, const float *key, const float *value, int64_t slot,
                        int64_t token, int64_t kv_head, float *keys, float *values) {
-    const int64_t block = slot / c->block_size, offset = slot % c->block_size;
-    const int64_t head = block * c->num_kv_heads + kv_head;
+    const int64_t head = slot / c->block_size * c->num_kv_heads + kv_head;
+    const int64_t offset = slot % c->block_size;
     float *k = keys + head * c->k_dim * c->block_size + offset;
     const float *new_key = key + token * c->key_token_stride + kv_head * c->key_head_stride;
     for (int64_t d = 0; d < c->k_dim; d++) k[d * c->block_size] = new_key[d];
@@ -270,27 +270,26 @@ static void write_head(const Call *c, const float *key, const float *value, int6
 
 void gristmill_attend(const Call *c) {
     const float *query = c->query, *key = c->key, *value = c->value, *sinks = c->sinks;
-    const int64_t *slots = c->slots, *spans = c->spans;
+    const int64_t *slots = c->slots, *spans = c->spans, *skipped = c->skipped;
     const int32_t *tables = c->tables;
     float *keys = c->keys, *values = c->values, *out = c->out;
     const int64_t group = c->num_heads / c->num_kv_heads, num_kv_heads = c->num_kv_heads;
-    int64_t num_items = 0, longest = 0;
+    int64_t num_items = 0, longest = 0, item = 0, num_taken = 0;
     for (int64_t n = 0; n < c->num_spans; n++) {
-        num_items += (spans[3 * n + 1] * group + ITEM_ROWS - 1) / ITEM_ROWS;
+        const int64_t num_asked = spans[3 * n + 1] - (skipped ? skipped[n] : 0);
+        num_items += (num_asked * group + ITEM_ROWS - 1) / ITEM_ROWS;
         if (spans[3 * n + 2] > longest) longest = spans[3 * n + 2];
     }
     int64_t *span_of = malloc(2 * num_items * sizeof(int64_t)), *row_of = span_of + num_items;
-    int64_t item = 0;
-    for (int64_t n = 0; n < c->num_spans; n++)
-        for (int64_t row = 0; row < spans[3 * n + 1] * group; row += ITEM_ROWS) {
-            span_of[item] = n;
-            row_of[item++] = row;
-        }
+    for (int64_t n = 0; n < c->num_spans; n++) {
+        const int64_t last = spans[3 * n + 1] * group;
+        for (int64_t row = skipped ? skipped[n] * group : 0; row < last; row += ITEM_ROWS)
+            span_of[item] = n, row_of[item++] = row;
+    }
     const int64_t stride = longest + 2 * TILE, last_item = num_items * num_kv_heads;
-    int64_t num_taken = 0;
     /* A Sequence's only new token is written by those who read it, when it is in their cache. Of
-     * several, all must be there before any is read. */
-    const int writes_first = slots && c->num_tokens > c->num_spans;
+     * several, all must be there before any is read, and what is skipped is read by nobody now. */
+    const int writes_first = slots && (skipped || c->num_tokens > c->num_spans);
 #pragma omp parallel
     {
         float *buffer = malloc(ROWS * stride * sizeof(float));
@@ -298,7 +297,8 @@ void gristmill_attend(const Call *c) {
 #pragma omp for schedule(static)
             for (int64_t n = 0; n < c->num_spans * num_kv_heads; n++) {
                 const int64_t *span = spans + 3 * (n / num_kv_heads);
-                for (int64_t t = span[0]; span[1] > 1 && t < span[0] + span[1]; t++)
+                const int64_t end = span[1] > 1 || skipped ? span[0] + span[1] : 0;
+                for (int64_t t = span[0]; t < end; t++)
                     write_head(c, key, value, slots[t], t, n % num_kv_heads, keys, values);
             }
         }
@@ -310,13 +310,13 @@ void gristmill_attend(const Call *c) {
             next = num_taken++;
             const int64_t n = span_of[i / num_kv_heads], *span = spans + 3 * n;
             const int64_t m = next < last_item ? span_of[next / num_kv_heads] : n;
-            const Context context = {keys, values, tables + n * c->max_blocks, i % num_kv_heads,
-                                     span[2]};
+            const int32_t *table = tables + n * c->max_blocks;
+            const Context context = {keys, values, table, i % num_kv_heads, span[2]};
             const Context after = {keys, values, tables + m * c->max_blocks, next % num_kv_heads,
                                    next < last_item ? spans[3 * m + 2] : 0};
             const int64_t first = row_of[i / num_kv_heads], last = span[1] * group;
             const int64_t stop = first + ITEM_ROWS < last ? first + ITEM_ROWS : last;
-            if (slots && span[1] == 1)
+            if (slots && span[1] == 1 && !skipped)
                 write_head(c, key, value, slots[span[0]], span[0], context.kv_head, keys, values);
             for (int64_t row = first, rows; row < stop; row += rows) {
                 rows = stop - row >= ROWS ? ROWS : stop - row >= FEW ? FEW : stop - row;

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from gristmill_worker.attention.base import AttentionMetadata
 from gristmill_worker.attention.compiled import CompiledAttention
 from gristmill_worker.engine.forward_batch import ForwardBatch
 from gristmill_worker.engine.kv_cache import KVCache
+from gristmill_worker.models.narrow_program import num_skipped
 from gristmill_worker.models.stretches import Argument, Stretch, find_stretches
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,8 @@ class Step(Protocol):
 
     metadata: AttentionMetadata
     num_calls: int
+    #: The rows that are asked about behind the last attention call, in their order. None: all.
+    wanted: torch.Tensor | None  # [R] int64
 
 
 class FusedLayers:
@@ -38,7 +42,9 @@ class FusedLayers:
 
     def __init__(self, model: nn.Module, stretches: Sequence[Stretch]) -> None:
         self.stretches = stretches
-        self._row_bytes = max((s.program.scratch_bytes for s in stretches), default=0)
+        #: Whether a step can be told what is `wanted`: then the model gets these rows alone.
+        self.can_narrow = any(stretch.narrow for stretch in stretches)
+        self._row_bytes = max((_scratch_bytes(stretch) for stretch in stretches), default=0)
         self._scratch = torch.empty(0, dtype=torch.uint8)
         self._step: Step | None = None
         #: What is put in place, where: under a name in a dict of the model's.
@@ -90,20 +96,30 @@ class FusedLayers:
             assert tensor.shape[:2] == (1, num_tokens) and tensor.is_contiguous(), tensor.shape
         if self._scratch.numel() < num_tokens * self._row_bytes:
             self._scratch = torch.empty(num_tokens * self._row_bytes, dtype=torch.uint8)
-        output = torch.empty(1, num_tokens, stretch.output_width)
-        metadata = step.metadata
+        metadata, wanted, narrow = step.metadata, step.wanted, stretch.narrow
         values = (
             *metadata.block_tables.shape,
             metadata.slot_mapping.data_ptr(),
             metadata.spans.data_ptr(),
             metadata.block_tables.data_ptr(),
-            self._scratch.data_ptr(),
-            output.data_ptr(),
-            *(tensor.data_ptr() for tensor in inputs),
         )
-        stretch.program.run(num_tokens, values)
+        scratch = self._scratch.data_ptr()
+        if narrow is None or wanted is None:
+            output = torch.empty(1, num_tokens, stretch.output_width)
+            addresses = [tensor.data_ptr() for tensor in (output, *inputs)]
+            stretch.program.run(num_tokens, (*values, 0, scratch, *addresses))
+        else:
+            output = torch.empty(1, len(wanted), stretch.output_width)
+            skipped = num_skipped(metadata.spans, wanted)
+            values = (*values, skipped.data_ptr(), scratch)
+            narrow.run(values, inputs, wanted, scratch=self._scratch, output=output)
         step.num_calls += stretch.num_attention_calls
         return output
+
+
+def _scratch_bytes(stretch: Stretch) -> int:
+    programs = (stretch.program, stretch.narrow)
+    return max(program.scratch_bytes for program in programs if program is not None)
 
 
 def _holders(model: nn.Module, stretch: Stretch) -> list[tuple[dict[str, Any], str]]:
@@ -150,6 +166,7 @@ def fuse_layers(
     except Exception as error:  # whatever a foreign model does that cannot be watched
         log.warning("layers run one by one reason=%s", str(error)[:200])
         return None
+    layers.can_narrow = layers.can_narrow and _can_narrow(model, kv_cache, layers, forward)
     num_modules = sum(1 + len(stretch.others) for stretch in stretches)
     log.info("layers run as programs modules=%d programs=%d", num_modules, len(stretches))
     return layers
@@ -158,15 +175,34 @@ def fuse_layers(
 def _has_same_bits(
     model: nn.Module, kv_cache: KVCache, layers: FusedLayers, forward: Forward
 ) -> bool:
-    blocks = [kv_cache.scratch_block, *range(kv_cache.num_blocks)]
-    for pieces in _TRIAL_STEPS:
-        some = pieces[: len(blocks)]
-        batch = _batch(model, some, blocks[: len(some)], kv_cache.block_size, max_blocks=2)
+    for batch in _trial_steps(model, kv_cache):
         expected = forward(batch, None).clone()
         if not torch.equal(forward(batch, layers), expected):
             log.warning("layers run one by one reason=programs gave other bits in a trial step")
             return False
     return True
+
+
+def _can_narrow(model: nn.Module, kv_cache: KVCache, layers: FusedLayers, forward: Forward) -> bool:
+    """Whether logits are the same when the model gets no other rows behind its last layer."""
+    for batch in _trial_steps(model, kv_cache):
+        last_rows = batch.metadata.spans[:, :2].sum(1) - 1
+        some = replace(batch, logits_indices=last_rows[1:])
+        expected = forward(some, None).clone()
+        try:
+            if not torch.equal(forward(some, layers), expected):
+                return False
+        except Exception as error:  # whatever a foreign model does behind its layers
+            log.debug("all rows run to the end reason=%s", str(error)[:200])
+            return False
+    return True
+
+
+def _trial_steps(model: nn.Module, kv_cache: KVCache) -> Iterator[ForwardBatch]:
+    blocks = [kv_cache.scratch_block, *range(kv_cache.num_blocks)]
+    for pieces in _TRIAL_STEPS:
+        some = pieces[: len(blocks)]
+        yield _batch(model, some, blocks[: len(some)], kv_cache.block_size, max_blocks=2)
 
 
 def _batch(

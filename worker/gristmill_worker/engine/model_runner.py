@@ -139,14 +139,16 @@ class ModelRunner:
             return self._run_model(batch, None)  # programs run layers as they were traced
 
     def _run_model(self, batch: ForwardBatch, fused: FusedLayers | None) -> torch.Tensor:
-        step = _Step(self.kv_cache, self.attention, batch.metadata)
+        logits_indices = batch.logits_indices
+        wanted = logits_indices if fused is not None and _is_narrow(batch, fused) else None
+        step = _Step(self.kv_cache, self.attention, batch.metadata, wanted)
         layers = nullcontext() if fused is None else fused.in_place(step)
         with forward_context(step), layers:
             output = self.model(
                 input_ids=batch.input_ids[None],
                 position_ids=batch.positions[None],
                 use_cache=False,  # else transformers keeps all keys and values a second time
-                logits_to_keep=batch.logits_indices,
+                logits_to_keep=logits_indices if wanted is None else torch.arange(len(wanted)),
             )
         assert step.num_calls == len(self.kv_cache.layers), (
             f"the model made {step.num_calls} attention calls, the probe saw "
@@ -154,6 +156,13 @@ class ModelRunner:
         )
         logits: torch.Tensor = output.logits[0]
         return logits.float()
+
+
+def _is_narrow(batch: ForwardBatch, fused: FusedLayers) -> bool:
+    """Whether the last layer can be run for the rows of its logits only, and that is less."""
+    asks_more = batch.scored is not None or batch.is_pooled
+    is_less = len(batch.logits_indices) < len(batch.input_ids)
+    return fused.can_narrow and is_less and not asks_more
 
 
 class _Step:
@@ -164,12 +173,17 @@ class _Step:
     """
 
     def __init__(
-        self, kv_cache: KVCache, attention: AttentionBackend, metadata: AttentionMetadata
+        self,
+        kv_cache: KVCache,
+        attention: AttentionBackend,
+        metadata: AttentionMetadata,
+        wanted: torch.Tensor | None,
     ) -> None:
         self.kv_cache = kv_cache
         self.attention = attention
         self.metadata = metadata
         self.num_calls = 0
+        self.wanted = wanted
 
     def attend(self, call: AttentionCall) -> torch.Tensor:  # [1, T, num_heads, v_dim]
         layer, self.num_calls = self.num_calls, self.num_calls + 1

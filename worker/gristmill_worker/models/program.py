@@ -33,7 +33,9 @@ _SUM, _COUNT = 2, 3
 
 
 @dataclass(slots=True)
-class _Operation:
+class Operation:
+    """A call of a kernel, and what its fields are made of."""
+
     kernel: Kernel
     terms: list[Term]
 
@@ -43,11 +45,21 @@ class _Operation:
         return {place.number for place in places if not place.is_input}
 
 
-def make_program(library: CDLL, one: Part, other: Part) -> Program:
-    """The program of a part that was traced twice, for the library of program.c. Raises NoProgram.
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What a part does with how many inputs. `row_bytes` is the size of each piece of memory for
+    one token, `output` the piece that is asked for; of what else is `kept` the memory is used for
+    nothing else."""
 
-    It takes FIRST_INPUT + len(inputs) values.
-    """
+    operations: Sequence[Operation]
+    num_inputs: int
+    row_bytes: Sequence[int]
+    output: int | None
+    kept: frozenset[int] = frozenset()
+
+
+def read_calls(one: Part, other: Part) -> Calls:
+    """The calls of a part that was traced twice. Raises NoProgram."""
     calls = _calls(one), _calls(other)
     if [call.kernel for call in calls[0]] != [call.kernel for call in calls[1]]:
         raise NoProgram("it does not make the same calls in every step")
@@ -59,12 +71,11 @@ def make_program(library: CDLL, one: Part, other: Part) -> Program:
     if output != memories[1].number_of_output():
         raise NoProgram("its output is made in another way in every step")
     operations = [
-        _Operation(a.kernel, [read_term(a, b, n, memories) for n in range(len(a.values))])
+        Operation(a.kernel, [read_term(a, b, n, memories) for n in range(len(a.values))])
         for a, b in zip(*calls, strict=True)
     ]
     operations = _with_sums_in_products(operations, output)
-    run = Kernel(library, "gristmill_run", f"2P{3 + FIRST_INPUT + len(one.inputs)}q")
-    return Program(run, operations, row_bytes, output)
+    return Calls(operations, len(one.inputs), row_bytes, output)
 
 
 def _calls(part: Part) -> list[Called]:
@@ -77,10 +88,10 @@ def _calls(part: Part) -> list[Called]:
     return calls
 
 
-def _with_sums_in_products(operations: Sequence[_Operation], output: int) -> list[_Operation]:
+def _with_sums_in_products(operations: Sequence[Operation], output: int) -> list[Operation]:
     """A sum of a product, which nobody else reads, and something else becomes a part of the
     product: the same addition, and a pass over memory less."""
-    found: list[_Operation] = []
+    found: list[Operation] = []
     for n, operation in enumerate(operations):
         before = found[-1] if found else operation
         summand = _summand(before, operation, operations[n + 1 :], output)
@@ -93,7 +104,7 @@ def _with_sums_in_products(operations: Sequence[_Operation], output: int) -> lis
 
 
 def _summand(
-    product: _Operation, total: _Operation, later: Sequence[_Operation], output: int
+    product: Operation, total: Operation, later: Sequence[Operation], output: int
 ) -> Term | None:
     """What is added to a product that has no residual yet and is needed for this sum only."""
     if (product.kernel.name, total.kernel.name) != ("gristmill_multiply", "gristmill_add"):
@@ -115,22 +126,19 @@ def _summand(
 class Program:
     """Calls of kernels in memory, ready to be run for any number of tokens.
 
-    `row_bytes` is the size of each piece of memory for one token, `output` the piece that is asked
-    for. `scratch_bytes` is what the others take for one token.
+    `scratch_bytes` is what all but the output takes for one token, and `begins` where each piece of
+    it begins.
     """
 
-    def __init__(
-        self,
-        run: Kernel,
-        operations: Sequence[_Operation],
-        row_bytes: Sequence[int],
-        output: int,
-    ) -> None:
+    def __init__(self, library: CDLL, calls: Calls) -> None:
+        """For the library of program.c."""
+        operations, output = calls.operations, calls.output
         self.num_calls = len(operations)
-        self._run = run
-        begins = _lay_out(operations, row_bytes, output)
+        num_values = FIRST_INPUT + calls.num_inputs
+        self._run = Kernel(library, "gristmill_run", f"2P{3 + num_values}q")
+        self.begins = begins = _lay_out(calls)
         self.scratch_bytes = max(
-            (begin + row_bytes[piece] for piece, begin in begins.items()), default=0
+            (begin + calls.row_bytes[piece] for piece, begin in begins.items()), default=0
         )
         structs, starts, changes = bytearray(), [], []
         for operation in operations:
@@ -159,17 +167,16 @@ class Program:
         self._run(*self._head, num_tokens, 0, *values)
 
 
-def _lay_out(
-    operations: Sequence[_Operation], row_bytes: Sequence[int], output: int
-) -> dict[int, int]:
+def _lay_out(calls: Calls) -> dict[int, int]:
     """Where each piece begins, for one token. Pieces that are not needed at once may share."""
     lives: dict[int, tuple[int, int]] = {}
-    for n, operation in enumerate(operations):
-        for piece in operation.pieces() - {output}:
-            lives[piece] = (lives.get(piece, (n, n))[0], n)
+    for n, operation in enumerate(calls.operations):
+        for piece in operation.pieces() - {calls.output}:
+            last = len(calls.operations) if piece in calls.kept else n
+            lives[piece] = (lives.get(piece, (n, n))[0], last)
     placed: dict[int, tuple[int, int]] = {}
     for piece, (first, last) in lives.items():
-        size = -(-row_bytes[piece] // _LINE) * _LINE
+        size = -(-calls.row_bytes[piece] // _LINE) * _LINE
         begin = 0
         for other, (their_begin, their_end) in sorted(placed.items(), key=lambda item: item[1]):
             are_alive_together = lives[other][0] <= last and first <= lives[other][1]
@@ -179,7 +186,7 @@ def _lay_out(
     return {piece: begin for piece, (begin, _) in placed.items()}
 
 
-def _change(term: Term, begins: dict[int, int], output: int) -> tuple[int, int, int]:
+def _change(term: Term, begins: dict[int, int], output: int | None) -> tuple[int, int, int]:
     """value, factor and offset of a field that the step decides."""
     place = term.place
     if place is None:

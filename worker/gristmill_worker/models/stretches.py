@@ -19,7 +19,8 @@ import torch
 from torch import nn
 
 from gristmill_worker.attention.base import AttentionMetadata
-from gristmill_worker.models.program import Program, make_program
+from gristmill_worker.models.narrow_program import NarrowProgram
+from gristmill_worker.models.program import Calls, Program, read_calls
 from gristmill_worker.models.terms import NoProgram, Part, StepSize, Trace
 from gristmill_worker.models.trace import Began, Called, Ended, Event, traced
 from gristmill_worker.native import Kernel, load_native
@@ -47,6 +48,8 @@ class Stretch:
     """Modules that are run as one program: the first runs it, the others hand its result on."""
 
     program: Program
+    #: The same for some rows only, where it holds the model's last attention call.
+    narrow: NarrowProgram | None
     first: nn.Module
     inputs: Sequence[Argument]
     #: Each of the others, and the argument that is the result of the one before.
@@ -122,8 +125,10 @@ def _stretch(library: CDLL, one: _Finder, other: _Finder, chain: list[int]) -> S
     num_attention_calls = one.num_attention_calls(mine.begin, mine.end)
     if not num_attention_calls:
         raise NoProgram("it calls no attention")
+    calls = read_calls(mine, theirs)
     return Stretch(
-        program=make_program(library, mine, theirs),
+        program=Program(library, calls),
+        narrow=one.narrow(library, calls) if one.is_last_attention(mine.end) else None,
         first=one.module_calls[chain[0]].module,
         inputs=inputs,
         others=[one.hand_on(before, n) for before, n in itertools.pairwise(chain)],
@@ -155,6 +160,17 @@ class _Finder:
             isinstance(event, Called) and event.kernel is self._attention
             for event in self._trace.events[begin:end]
         )
+
+    def is_last_attention(self, end: int) -> bool:
+        """Whether the model calls no attention behind event `end`."""
+        return not self.num_attention_calls(end, len(self._trace.events))
+
+    def narrow(self, library: CDLL, calls: Calls) -> NarrowProgram | None:
+        try:
+            return NarrowProgram(library, calls, self._attention)
+        except NoProgram as reason:
+            log.debug("all rows run to the end reason=%s", reason)
+            return None
 
     def chain(self, at: int) -> list[int]:
         """This call and the calls behind it that need nothing but the one before, and what this

@@ -11,7 +11,7 @@ import torch
 from gristmill_worker.models.trace import Called, Event, Made, Other
 
 #: What a step tells a program, in this order; behind them the addresses of the part's inputs.
-ZERO, NUM_SPANS, MAX_BLOCKS, SLOTS, SPANS, TABLES, SCRATCH, OUTPUT, FIRST_INPUT = range(9)
+ZERO, NUM_SPANS, MAX_BLOCKS, SLOTS, SPANS, TABLES, SKIPPED, SCRATCH, OUTPUT, FIRST_INPUT = range(10)
 
 
 class NoProgram(Exception):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery import Celery
@@ -29,6 +31,8 @@ from gristmill.errors import QueueError
 from gristmill.models import Model
 from gristmill.process.loop_thread import LoopThread
 
+#: What beat cannot ring for, while its broker is away, is said so often.
+_BEAT_LOG_S = 60.0
 #: Slices at once. What they wait for is the Store, the database and the Rust side of tokenizers.
 _NUM_THREADS = 4
 
@@ -89,6 +93,7 @@ class _CeleryThreads:
         )
         # Nothing of the schedule is worth keeping: whatever is due is found in the Ledger.
         self._beat = Service(app, max_interval=1, scheduler_cls=Scheduler)
+        logging.getLogger("celery.beat").addFilter(OutageFilter())
         self._worker_thread = LoopThread(self._run_worker, stop, name="celery")
         self._beat_thread = LoopThread(self._run_beat, stop, name="beat")
 
@@ -114,6 +119,28 @@ class _CeleryThreads:
 
     def _run_beat(self, stop: threading.Event) -> None:
         self._beat.start()
+
+
+class OutageFilter(logging.Filter):
+    """Lets beat say once a minute, and without its stack, that it cannot ring.
+
+    By itself it says so for each ring, three times a second, with all of its stack.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._monotonic = monotonic
+        self._said_at = float("-inf")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not str(record.msg).startswith("Message Error"):
+            return True
+        if self._monotonic() - self._said_at < _BEAT_LOG_S:
+            return False
+        self._said_at = self._monotonic()
+        error = record.args[0] if isinstance(record.args, tuple) and record.args else ""
+        record.msg, record.args, record.exc_info = "tasks not rung for reason=%s", (error,), None
+        return True
 
 
 def _nothing() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from botocore.exceptions import ClientError
-from kombu.exceptions import ContentDisallowed
+from celery.beat import Scheduler
+from kombu.exceptions import ContentDisallowed, OperationalError
 from kombu.serialization import dumps, loads
 from ports import free_port
 
@@ -14,6 +17,7 @@ from gristmill.control.broker import Broker, parse_broker_url
 from gristmill.control.celery import add_tasks, make_app, reach, sender
 from gristmill.control.tasks import ControlTasks
 from gristmill.errors import QueueError, UsageError
+from gristmill.process.celery import OutageFilter
 
 QUEUE = "redis://127.0.0.1:6379/0"
 
@@ -163,3 +167,29 @@ def test_a_broker_on_sqs_that_has_enough_is_told_at_the_start_and_waited_for_lat
         pytest.raises(QueueError, match="RequestThrottled"),
     ):
         reach(app, on_sqs)
+
+
+class SchedulerOfNoBroker(Scheduler):
+    def apply_async(self, *args: Any, **options: Any) -> None:
+        raise OperationalError("away")
+
+
+def test_that_beat_cannot_ring_is_said_once_a_minute_and_without_its_stack(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [0.0]
+    scheduler = SchedulerOfNoBroker(make_app(broker()), lazy=True)
+    entry = scheduler.Entry(name="sweep", task="sweep", schedule=1.0, app=scheduler.app)
+    log, quiet = logging.getLogger("celery.beat"), OutageFilter(lambda: now[0])
+    log.addFilter(quiet)
+    try:
+        for now[0] in (0.0, 1.0, 59.0, 61.0):
+            scheduler.apply_entry(entry)
+    finally:
+        log.removeFilter(quiet)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "tasks not rung for reason=away",
+        "tasks not rung for reason=away",
+    ]
+    assert not any(record.exc_info for record in caplog.records)

@@ -17,8 +17,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _SLOT = re.compile(r"%[-+#0-9.]*[a-zA-Z]")
-#: A piece of a log call's text that has values: `name=%s`, `url=%s/readyz`, or one without a name.
-_PIECE = re.compile(rf"\b(?P<name>[a-z_]+)=(?P<form>[^\s%]*{_SLOT.pattern}\S*)|{_SLOT.pattern}")
+#: A piece of a log call's text that is a value: `name=%s`, `url=%s/readyz`, `what=intake`, or `%s`
+#: alone.
+_PIECE = re.compile(
+    rf"\b(?P<name>[a-z_]+)=(?P<form>[^\s%]*{_SLOT.pattern}\S*|[^\s%]+)|{_SLOT.pattern}"
+)
 #: What an object says of itself for the log: `batch=b shard=3`.
 _PAIRS = re.compile(r"(?:[a-z_]+=\S+ ?)+")
 _OWN = ("gristmill", "gristmill_worker")

@@ -55,7 +55,8 @@ class WorkerProcess:
         while thread.is_alive():
             thread.join(_POLL_S)
         if self._error is None:
-            log.info("worker ended, its work is saved")
+            reason = "signal" if self._signals.stop.is_set() else "nothing left to do"
+            log.info("worker ended, its work is saved reason=%s", reason)
             return ExitCode.OK
         if isinstance(self._error, GristmillError) and self._error.retryable:
             log.error("worker ends reason=%s", self._error)

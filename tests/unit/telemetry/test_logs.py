@@ -38,6 +38,7 @@ def line_of(msg: str, *args: Any, name: str = "gristmill.part", **more: Any) -> 
         ("no step for %.0f s", (1.6,), "no step for 2 s", {}),
         ("unknown model=%s: give all", ("m",), "unknown give all", {"model": "m"}),
         ("took s=%.1f", (1.25,), "took", {"s": 1.25}),
+        ("outage what=intake s=%.1f", (0.5,), "outage", {"what": "intake", "s": 0.5}),
         ("odd level=%s event=%s", (1, 2), "odd", {"level_": 1, "event_": 2}),
         ("too few %s %s", ("a",), "too few a None", {}),
     ],

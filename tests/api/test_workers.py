@@ -17,7 +17,7 @@ from sqlalchemy import delete, update
 
 from gristmill.api.access import DEFAULT_SCOPES, Scope
 from gristmill.client import Client, PermissionDeniedError
-from gristmill.fleet import FORGET_AFTER_S, WorkerBeat, WorkerCard, WorkerState
+from gristmill.fleet import FORGET_AFTER_S, StepTime, WorkerBeat, WorkerCard, WorkerState
 from gristmill.ledger import workers
 from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.schema_fleet import workers as table
@@ -33,6 +33,7 @@ CARD = WorkerCard(
     version="1.0",
     prefill_tokens_per_s=((512, 900.5), (2048, 800.0)),
     decode_tokens_per_s=120.0,
+    step_time=StepTime(0.01, 0.0001, 1e-7),
 )
 NOW = 1_000_000
 
@@ -216,6 +217,16 @@ def test_workers_are_listed_with_all_that_they_told(house: House) -> None:
         "host-1",
         100_000,
         120.0,
+    )
+    # 64 rows, and no more than 48 and 12 of them in 100,000 tokens of KV cache.
+    assert one["decode_tokens_per_second_by_length"] == pytest.approx(
+        {
+            "128": 64 / (0.0164 + 64 * 128 * 1e-7),
+            "512": 64 / (0.0164 + 64 * 512 * 1e-7),
+            "2048": 48 / (0.0148 + 48 * 2048 * 1e-7),
+            "8192": 12 / (0.0112 + 12 * 8192 * 1e-7),
+        },
+        abs=0.1,
     )
     assert wrong == [404, 404, 404]
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from gristmill.api.context import Operator, UseApi, is_id
 from gristmill.api.failures import not_found
 from gristmill.api.objects import ListObject, list_object
-from gristmill.fleet import KnownWorker, WorkerState
+from gristmill.fleet import PREFILL_LENGTHS, KnownWorker, WorkerCard, WorkerState
 from gristmill.ledger import workers
 
 router = APIRouter(prefix="/v1/workers", tags=["Workers"])
@@ -35,6 +35,7 @@ class WorkerObject(BaseModel):
     #: The Lanes that it listens to, the first one first; empty while it loads.
     lanes: list[str]
     features: list[str]
+    #: LoRA adapters, each as NAME@IDENTITY.
     adapters: list[str]
     max_row_tokens: int
     max_rows: int
@@ -46,6 +47,8 @@ class WorkerObject(BaseModel):
     #: By the longest prompt of a class, in tokens; only what was measured.
     prefill_tokens_per_second: dict[int, float]
     decode_tokens_per_second: float | None
+    #: Of as many rows as run there at once, by the tokens that each has; as its steps took.
+    decode_tokens_per_second_by_length: dict[int, float]
     #: Prompts and answers, since the beat before.
     tokens_per_second: float
     shards: int
@@ -101,6 +104,7 @@ def _worker_object(known: KnownWorker, now: float) -> WorkerObject:
         kv_used_tokens=beat.kv_used_tokens,
         prefill_tokens_per_second=dict(card.prefill_tokens_per_s),
         decode_tokens_per_second=card.decode_tokens_per_s,
+        decode_tokens_per_second_by_length=_decode_by_length(card),
         tokens_per_second=beat.tokens_per_s,
         shards=beat.num_shards,
         shards_ahead=beat.num_shards_ahead,
@@ -111,3 +115,17 @@ def _worker_object(known: KnownWorker, now: float) -> WorkerObject:
         preemptions=beat.num_preempted,
         lease_losses=beat.num_lease_losses,
     )
+
+
+def _decode_by_length(card: WorkerCard) -> dict[int, float]:
+    """Empty before its steps were measured, and for what it does not take."""
+    step, found = card.step_time, {}
+    for length in PREFILL_LENGTHS if step is not None else ():
+        fits = card.max_num_seqs if card.kv_tokens is None else card.kv_tokens // length
+        num_rows = min(card.max_num_seqs, fits)
+        if step is None or num_rows < 1 or length > card.max_row_tokens:
+            break
+        step_s = step.of(num_rows, num_rows * length)
+        if step_s > 0:
+            found[length] = round(num_rows / step_s, 1)
+    return found

@@ -43,6 +43,8 @@ class Worker(APIObject):
     #: By the longest prompt of a class, in tokens; only what was measured.
     prefill_tokens_per_second: dict[int, float] = Field(default_factory=dict)
     decode_tokens_per_second: float | None = None
+    #: Of as many rows as run there at once, by the tokens that each has.
+    decode_tokens_per_second_by_length: dict[int, float] = Field(default_factory=dict)
     tokens_per_second: float = 0.0
     shards: int = 0
     shards_ahead: int = 0

@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gristmill.adapters import Adapter
 from gristmill.errors import UsageError
 from gristmill.fleet import OWN_POOL
 from gristmill.queues.base import BULK_LANE, Queue
@@ -35,6 +36,8 @@ class WorkerConfig:
     max_model_len: int
     #: "cpu" or "cuda"; the dtype is the pin's.
     device: str = "cpu"
+    #: LoRA adapters over the model, beside which it runs too.
+    adapters: tuple[Adapter, ...] = ()
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     block_size: int = 16
@@ -67,6 +70,7 @@ def worker_config(
     pin: ModelPin,
     max_model_len: int,
     device: str,
+    adapters: tuple[Adapter, ...] = (),
     idle_wait_s: float = 0.5,
     patience_s: float = 0.0,
     is_sole: bool = False,
@@ -79,6 +83,7 @@ def worker_config(
         cache_dir=settings.cache_dir,
         max_model_len=max_model_len,
         device=device,
+        adapters=adapters,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         block_size=settings.block_size,

@@ -8,6 +8,7 @@ Router decides by what is kept. Only the standard library is imported here.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -76,8 +77,8 @@ class WorkerCard:
     KV cache holds, None for a model that needs none. `max_row_tokens` is the longest row that it
     can run, prompt and answer together, and `window_tokens` what model and settings allow (0: not
     told); while it loads, nobody knows whether its KV cache holds as much. `features` are values
-    of Feature, sorted; a newer Worker may name others. `adapters` are names of LoRA adapters,
-    `lanes` the Lanes that it listens to, the first one first.
+    of Feature, sorted; a newer Worker may name others. `adapters` are its LoRA adapters, each as
+    NAME@IDENTITY (adapters.py), `lanes` the Lanes that it listens to, the first one first.
 
     Speeds are measured from the real steps of the last minutes, and unknown before the first ones:
     `prefill_tokens_per_s` has pairs of a length out of PREFILL_LENGTHS and the prompt tokens per
@@ -107,6 +108,14 @@ class WorkerCard:
     step_time: StepTime | None = None
     busy_tokens_per_s: float | None = None
     window_tokens: int = 0
+
+    def runs(self, model: ModelPin) -> bool:
+        """Whether it is what a Shard was made for; what a model is called does not count."""
+        is_alike = (self.model.tokenizer_hash, self.model.dtype) == (
+            model.tokenizer_hash,
+            model.dtype,
+        )
+        return is_alike and model.revision in _revisions(self.model.revision, self.adapters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +193,11 @@ class Pool:
     device: str = ""
 
     @property
+    def revisions(self) -> tuple[str, ...]:
+        """Of all that it runs, as a ModelPin has them: its model, and that with each adapter."""
+        return _revisions(self.revision, self.adapters)
+
+    @property
     def lane(self) -> str:
         """The Lane of this pool: 'pool-8k-' and 16 hex digits; the same on every machine."""
         abilities = (",".join(names) for names in (self.features, self.adapters))
@@ -191,6 +205,10 @@ class Pool:
         text = "\0".join([*pin, str(self.max_row_tokens), *abilities, self.device])
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         return f"pool-{_short(self.max_row_tokens)}-{digest[:16]}"
+
+
+def _revisions(revision: str, adapters: Iterable[str]) -> tuple[str, ...]:
+    return revision, *(f"{revision}+{label.rpartition('@')[2]}" for label in adapters)
 
 
 def pool_of(card: WorkerCard) -> Pool:

@@ -1,10 +1,73 @@
-"""Finds a model for this machine: which device and dtype it will run with belongs to its pin."""
+"""Finds models for this machine: which device and dtype one will run with belongs to its pin."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gristmill.adapters import Adapter, find_adapters
 from gristmill.compute import convert_gguf, find_device, find_dtype
-from gristmill.models import Model, find_model
+from gristmill.errors import UsageError
+from gristmill.models import Model, find_model, with_adapter
 from gristmill.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Models, with each of which lines may be answered, and the device ("cpu" or "cuda").
+
+    `models` begins with those that `adapters` are for. Without any there is no device.
+    """
+
+    models: tuple[Model, ...]
+    adapters: tuple[Adapter, ...]
+    device: str
+
+    @property
+    def base(self) -> Model:
+        """The first model that was asked for."""
+        return self.models[0]
+
+    def asked_for(self, name: str) -> Model:
+        """What a file is for whose first line says so; with none that fits, the checks of its lines
+        say so, line by line."""
+        return next((model for model in self.models if model.serves(name)), self.base)
+
+
+def find_catalogue(
+    names: Sequence[str],
+    adapters: Sequence[str],
+    *,
+    settings: Settings,
+    revision: str | None = None,
+    served_names: tuple[str, ...] = (),
+) -> Catalogue:
+    """`adapters` as their option has them. Raises what find_model, find_adapters and with_adapter
+    do."""
+    found = find_adapters(adapters)
+    models: list[Model] = []
+    device = ""  # asking for one takes seconds
+    for name in names:
+        model, device = find_local_model(
+            name, settings=settings, revision=revision, served_names=served_names
+        )
+        models.append(model)
+    adapted = [with_adapter(_base_of(adapter, models), adapter) for adapter in found]
+    return Catalogue((*models, *adapted), found, device)
+
+
+def _base_of(adapter: Adapter, models: Sequence[Model]) -> Model:
+    if len(models) == 1 and not adapter.base:
+        return models[0]
+    base = next((model for model in models if model.serves(adapter.base)), None)
+    if base is None:
+        known = ", ".join(model.name for model in models)
+        raise UsageError(
+            f"The adapter {adapter.name} is for {adapter.base or 'one of several models'!r}, and "
+            f"the models are: {known or 'none'}. Say which with "
+            f"--adapter {adapter.name}@MODEL={adapter.path}"
+        )
+    return base
 
 
 def find_local_model(

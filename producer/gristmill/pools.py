@@ -200,8 +200,15 @@ def _step_time(card: WorkerCard) -> StepTime | None:
 
 
 def is_of_model(pool: Pool | ModelPin, model: ModelPin) -> bool:
-    """What a model is called does not count, what it is does."""
-    return _key(pool) == _key(model)
+    """What a model is called does not count, what it is does. A worker that loads, of which the
+    pin alone is known, may have any adapter."""
+    if (pool.tokenizer_hash, pool.dtype) != (model.tokenizer_hash, model.dtype):
+        return False
+    if pool.revision == model.revision or not model.adapter:
+        return pool.revision == model.revision
+    if isinstance(pool, ModelPin):
+        return pool.revision == model.base_revision
+    return model.revision in pool.revisions
 
 
 def _key(of: Pool | ModelPin) -> tuple[str, str, str]:

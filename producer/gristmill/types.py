@@ -205,12 +205,24 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ModelPin:
-    """What a Shard was made for. A worker that holds anything else gives the Shard back."""
+    """What a Shard was made for. A worker that holds anything else gives the Shard back.
+
+    With a LoRA adapter `revision` is that of the base, a plus, and the adapter's identity.
+    """
 
     name: str
     revision: str
     tokenizer_hash: str
     dtype: str
+
+    @property
+    def adapter(self) -> str:
+        """Identity of the LoRA adapter; empty: the model itself."""
+        return self.revision.partition("+")[2]
+
+    @property
+    def base_revision(self) -> str:
+        return self.revision.partition("+")[0]
 
 
 @dataclass(frozen=True, slots=True)

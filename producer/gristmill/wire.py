@@ -120,6 +120,7 @@ def decode_shard(document: bytes, *, for_lines: bool = False) -> Shard:
     """
     body = decode_document("shard", document)
     params_of = _params_reader()
+    endpoint, model = Endpoint(body.pop("endpoint")), ModelPin(**body.pop("model"))
     jobs = tuple(
         Job(
             rows=_rows_from_wire(job["rows"]),
@@ -132,11 +133,11 @@ def decode_shard(document: bytes, *, for_lines: bool = False) -> Shard:
             kind=JobKind(job["kind"]),
             embedding=_embedding_from_wire(job["embedding"]),
             scoring=_scoring_from_wire(job["scoring"]),
+            adapter=model.adapter,
         )
         for job in body.pop("jobs")
         for params in [params_of(job["params"])]
     )
-    endpoint, model = Endpoint(body.pop("endpoint")), ModelPin(**body.pop("model"))
     return Shard(**body, endpoint=endpoint, model=model, jobs=jobs)
 
 

@@ -26,6 +26,7 @@ def first_card(config: WorkerConfig) -> WorkerCard:
         max_row_tokens=0,
         max_num_seqs=config.max_num_seqs,
         window_tokens=config.max_model_len,
+        adapters=tuple(sorted(adapter.label for adapter in config.adapters)),
         version=version("gristmill"),
     )
 

@@ -126,6 +126,7 @@ def _generator(config: WorkerConfig) -> Equipment:
         device=config.device,
         max_model_len=config.max_model_len,
         cache_dir=config.cache_dir,
+        adapters={adapter.identity: adapter.path for adapter in config.adapters},
     )
     memory_bytes = free_bytes(config.device)
     engine = build_engine(
@@ -142,7 +143,8 @@ def _generator(config: WorkerConfig) -> Equipment:
         engine,
         f"{engine.max_num_seqs} rows at once; KV cache of {kv_tokens:,} tokens "
         f"({kv_tokens * loaded.kv_bytes_per_token / 2**30:.1f} GiB); {engine.max_model_len:,} "
-        f"tokens a row at most; {config.pin.dtype} on {describe_device(config.device)}",
+        f"tokens a row at most; {config.pin.dtype} on {describe_device(config.device)}"
+        + "".join(f"; adapter {adapter.name}" for adapter in config.adapters),
         device=device_name(config.device),
         memory_bytes=memory_bytes,
         max_row_tokens=engine.max_model_len,

@@ -13,7 +13,7 @@ from gristmill.queues.base import Lease, Queue
 from gristmill.row_limits import limited, read_limits, row_tokens_of
 from gristmill.stores.base import Store
 from gristmill.stores.keys import limits_prefix, shard_key, stop_key
-from gristmill.types import Bell, ModelPin, Shard, ShardPointer
+from gristmill.types import Bell, Shard, ShardPointer
 from gristmill.wire import decode_pointer, decode_shard
 from gristmill_worker.outbox import Outbox
 
@@ -26,11 +26,6 @@ Names = tuple[str, str, str, int]
 def names(pointer: ShardPointer) -> Names:
     """Tenant, batch, run and number."""
     return pointer.tenant_id, pointer.batch_id, pointer.run_id, pointer.n
-
-
-def is_same_model(a: ModelPin, b: ModelPin) -> bool:
-    """What a model is called does not matter, what it is does."""
-    return (a.revision, a.tokenizer_hash, a.dtype) == (b.revision, b.tokenizer_hash, b.dtype)
 
 
 class ShardReader:
@@ -83,8 +78,9 @@ class ShardReader:
         for want of room, and nowhere else, would be the wrong one.
         """
         card = self._card
-        if not is_same_model(shard.model, card.model):
-            return f"it was made for {shard.model}, this worker holds {card.model}"
+        if not card.runs(shard.model):
+            adapters = f" and the adapters {', '.join(card.adapters)}" if card.adapters else ""
+            return f"it was made for {shard.model}, this worker holds {card.model}{adapters}"
         if self._is_sole or not pointer.row_tokens:
             return ""
         # Rows may have been refused since it was made, and a limit is there since it was sent.

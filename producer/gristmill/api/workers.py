@@ -36,6 +36,7 @@ class WorkerObject(BaseModel):
     lanes: list[str]
     features: list[str]
     #: LoRA adapters, each as NAME@IDENTITY.
+    #: LoRA adapters, each as NAME@IDENTITY.
     adapters: list[str]
     max_row_tokens: int
     max_rows: int

@@ -65,6 +65,7 @@ def control(
     webhooks: WebhooksShare = Webhooks.SEND,
     health: options.HealthAddress = "127.0.0.1:0",
     models: options.Models = None,
+    adapters: options.Adapters = None,
     debug: options.Debug = False,
 ) -> None:
     """Keep every batch of a ledger moving: send Shards, accept results, end what is complete.
@@ -82,6 +83,7 @@ def control(
             telemetry.telemetry,
             *(ledger_url, queue_url, store_url, broker_url),
             models=models or [],
+            adapters=adapters or [],
             webhooks=webhooks,
         )
         _serve(process, telemetry)
@@ -112,6 +114,7 @@ def _connect(
     broker_url: str | None,
     *,
     models: list[str],
+    adapters: list[str],
     webhooks: Webhooks,
 ) -> ControlProcess:
     import logging
@@ -121,7 +124,7 @@ def _connect(
         from gristmill.control.base import Control
         from gristmill.control.gauges import LedgerGauges
         from gristmill.ledger.open import open_ledger
-        from gristmill.local_model import find_local_model
+        from gristmill.local_model import find_catalogue
         from gristmill.prices import read_prices
         from gristmill.process.connect import connect
         from gristmill.process.control import LoopedControl, WebhookControl
@@ -144,7 +147,7 @@ def _connect(
     if webhooks is Webhooks.ONLY:
         return WebhookControl(control)
     sends_webhooks = webhooks is Webhooks.SEND
-    catalogue = [find_local_model(m, settings=settings, revision=None)[0] for m in models]
+    catalogue = list(find_catalogue(models, adapters, settings=settings).models)
     if broker_url is None:
         return LoopedControl(control, catalogue, sends_webhooks=sends_webhooks)
     return CeleryControl(control, catalogue, broker, sends_webhooks=sends_webhooks)

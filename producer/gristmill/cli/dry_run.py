@@ -45,25 +45,27 @@ def dry_run(config: RunConfig, *, as_json: bool, quiet: bool, show_progress: boo
 
 
 def _check(config: RunConfig, *, show_progress: bool) -> CheckReport:
-    from gristmill.compute import convert_gguf
-    from gristmill.models import find_model
+    from gristmill.local_model import find_catalogue
     from gristmill.requests.check import check
+    from gristmill.requests.first_model import first_model_name
 
     num_bytes = config.input_path.stat().st_size
     with (
         progress_view(sys.stderr, wanted=show_progress) as view,
         config.input_path.open("rb") as source,
     ):
-        model = find_model(
-            config.model_name,
-            settings=config.settings,
+        catalogue = find_catalogue(
+            *([config.model_name], config.adapters),
+            # What it would run on says nothing about its lines, and takes seconds to find out.
+            settings=config.settings.model_copy(update={"device": "cpu"}),
             revision=config.revision,
-            convert_gguf=convert_gguf,
             served_names=config.served_names,
         )
+        name = first_model_name(source, max_bytes=config.settings.max_line_bytes)
+        source.seek(0)
         return check(
             source,
-            model=model,
+            model=catalogue.asked_for(name),
             settings=config.settings,
             on_progress=lambda report: view.update(_reading(report.input_bytes, num_bytes)),
         )

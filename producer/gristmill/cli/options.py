@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 _MODEL_HELP = "A folder, a .gguf file, a hub id, or the demo model smollm2-135m."
+_ADAPTER_HELP = "A LoRA adapter as PEFT saves it, asked for as the model NAME. May be repeated."
 _ERRORS_HELP = "Where failed rows go. Default: OUT.errors.jsonl beside OUT.jsonl."
 _WORK_DIR_HELP = "What a run needs to go on later. Default: OUT.jsonl.work."
 _DRY_RUN_HELP = "Check every line and count tokens; run nothing."
@@ -25,6 +26,9 @@ Model = Annotated[str, typer.Option("--model", metavar="MODEL", help=_MODEL_HELP
 Models = Annotated[
     list[str] | None,
     typer.Option("--model", metavar="MODEL", help=f"{_MODEL_HELP} May be repeated."),
+]
+Adapters = Annotated[
+    list[str] | None, typer.Option("--adapter", metavar="NAME=FOLDER", help=_ADAPTER_HELP)
 ]
 ErrorsPath = Annotated[Path | None, typer.Option("--errors", metavar="FILE", help=_ERRORS_HELP)]
 WorkDir = Annotated[Path | None, typer.Option("--work-dir", metavar="DIR", help=_WORK_DIR_HELP)]

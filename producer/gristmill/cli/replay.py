@@ -35,6 +35,7 @@ def replay(
     custom_id: CustomId,
     input_path: InputPath,
     model: Model = None,
+    adapters: options.Adapters = None,
     revision: options.Revision = None,
     as_json: Json = False,
     debug: options.Debug = False,
@@ -55,6 +56,7 @@ def replay(
             model_name=model,
             revision=revision,
             settings=Settings(),
+            adapters=tuple(adapters or ()),
         )
         if as_json:
             typer.echo(json.dumps({"is_same": report.is_same, **asdict(report)}))

@@ -24,6 +24,7 @@ def up(
     data_dir: DataDir = Path("gristmill-data"),
     host: options.Host = "127.0.0.1",
     port: options.Port = 8000,
+    adapters: options.Adapters = None,
     revision: options.Revision = None,
     served_model_names: options.ServedModelNames = None,
     max_num_seqs: options.MaxNumSeqs = None,
@@ -46,6 +47,7 @@ def up(
         _serve(
             settings,
             model_name=model,
+            adapters=adapters or [],
             revision=revision,
             served_names=tuple(served_model_names or ()),
             data_dir=data_dir,
@@ -60,6 +62,7 @@ def _serve(
     settings: Settings,
     *,
     model_name: str,
+    adapters: list[str],
     revision: str | None,
     served_names: tuple[str, ...],
     data_dir: Path,
@@ -83,15 +86,20 @@ def _serve(
         from gristmill.compute import find_worker
         from gristmill.local.data_folder import DataFolder
         from gristmill.local.service import Service
-        from gristmill.local_model import find_local_model
+        from gristmill.local_model import find_catalogue
     with signals, DataFolder(data_dir) as folder:
         build_worker = find_worker()
-        model, device = find_local_model(
-            model_name, settings=settings, revision=revision, served_names=served_names
+        found = find_catalogue(
+            *([model_name], adapters),
+            settings=settings,
+            revision=revision,
+            served_names=served_names,
         )
+        model = found.base
         service = Service(
             *(folder, settings, model),
-            device=device,
+            adapters=found.adapters,
+            device=found.device,
             host=host,
             port=port,
             telemetry=telemetry.telemetry,

@@ -38,6 +38,7 @@ def worker(
     queue_url: options.QueueUrl,
     store_url: options.StoreUrl,
     model: options.Model,
+    adapters: options.Adapters = None,
     revision: options.Revision = None,
     max_num_seqs: options.MaxNumSeqs = None,
     max_model_len: options.MaxModelLen = None,
@@ -73,6 +74,7 @@ def worker(
             queue_url=queue_url,
             store_url=store_url,
             model_name=model,
+            adapters=adapters or [],
             revision=revision,
             idle_exit_s=idle_exit_s,
             health=health,
@@ -87,6 +89,7 @@ def _serve(
     queue_url: str,
     store_url: str,
     model_name: str,
+    adapters: list[str],
     revision: str | None,
     idle_exit_s: float | None,
     health: str,
@@ -107,11 +110,12 @@ def _serve(
 
     def build() -> ComputeWorker:
         from gristmill.compute import find_worker, worker_config
-        from gristmill.local_model import find_local_model
+        from gristmill.local_model import find_catalogue
         from gristmill.process.connect import connect
 
         queue, store = connect(queue_url, store_url, settings)
-        model, device = find_local_model(model_name, settings=settings, revision=revision)
+        found = find_catalogue([model_name], adapters, settings=settings, revision=revision)
+        model = found.base
         telemetry.tell_worker(
             model.name,
             process.health,
@@ -123,7 +127,8 @@ def _serve(
             model_path=model.path,
             pin=model.pin,
             max_model_len=model.max_model_len,
-            device=device,
+            device=found.device,
+            adapters=found.adapters,
             patience_s=settings.outage_patience_s,
             exit_when_idle_s=idle_exit_s,
         )

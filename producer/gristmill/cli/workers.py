@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gristmill.adapters import name_of
 from gristmill.cli import options
 from gristmill.cli.output import AsJson, Format, IdsOnly, Shape, print_table, shape_of, show_many
 from gristmill.cli.service import BaseUrl, Profile, service
@@ -31,7 +32,7 @@ def workers(
     quiet: IdsOnly = False,
     debug: options.Debug = False,
 ) -> None:
-    """Show every worker: its state, model and limits, its load, how fast it is, its lanes.
+    """Show every worker: its state, model and adapters, limits, load, how fast it is, its lanes.
 
     Needs a key with the scope `operator`. One that is not heard of for 45 seconds is lost.
     """
@@ -49,7 +50,7 @@ def _row(one: Worker, now: float) -> list[str]:
         one.id,
         one.state,
         f"{max(now - one.last_seen_at, 0):.0f} s ago",
-        one.model,
+        " + ".join([one.model, *map(name_of, one.adapters)]),
         one.device,
         one.host,
         f"{one.max_row_tokens:,}" if one.max_row_tokens else "-",

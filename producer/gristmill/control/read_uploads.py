@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import BinaryIO
 
 from gristmill.control import estimate
@@ -59,8 +60,8 @@ class ReadUploads:
         self._monotonic = monotonic
         self._tell_models_at = monotonic()
         self._put_off: dict[str, float] = {}
-        #: By the name of the model; they take seconds to load.
-        self._tokenisers: dict[str, Tokeniser] = {}
+        #: They take seconds to load, and adapters have that of their base.
+        self._tokenisers: dict[Path, Tokeniser] = {}
         self._word_costs: dict[str, dict[str, float]] = {}
         self._wake = threading.Event()
         #: Why the last turn failed, for people.
@@ -185,9 +186,9 @@ class ReadUploads:
         return True
 
     def _tokeniser(self, model: Model) -> Tokeniser:
-        if model.name not in self._tokenisers:
-            self._tokenisers[model.name] = Tokeniser(model)
-        return self._tokenisers[model.name]
+        if model.path not in self._tokenisers:
+            self._tokenisers[model.path] = Tokeniser(model)
+        return self._tokenisers[model.path]
 
     def _model_of(self, batch: Batch, open_file: Callable[[], BinaryIO]) -> Model | None:
         """What the batch runs on: decided by its first line, once."""

@@ -66,7 +66,11 @@ def key_of(model: ModelPin) -> ModelKey:
 
 def models_alive(fleet: Fleet) -> Only | None:
     """What anybody takes work of now; None, which is all, while nobody does or has said so."""
-    found = {(p.pool.revision, p.pool.tokenizer_hash, p.pool.dtype) for p in fleet.pools}
+    found = {
+        (revision, p.pool.tokenizer_hash, p.pool.dtype)
+        for p in fleet.pools
+        for revision in p.pool.revisions
+    }
     return Only(frozenset(found)) if found else None
 
 

@@ -25,8 +25,8 @@ from gristmill.local.values import Phase, Progress, RunConfig, Summary
 from gristmill.local.where import hear_only_of, open_control, remove_from_store, remove_lane
 from gristmill.local.work_folder import TENANT_ID, WorkFolder, check_same_run
 from gristmill.local.worker_thread import WorkerThread
-from gristmill.local_model import find_local_model
-from gristmill.models import Model
+from gristmill.local_model import Catalogue, find_catalogue
+from gristmill.requests.first_model import first_model_name
 
 #: The worker is idle at the end of each run, and only then.
 _IDLE_WAIT_S = 0.05
@@ -45,8 +45,8 @@ def run(
     Raises UsageError (the work folder is in use, the input is missing), WorkFolderMismatch and
     whatever loading the model raises. A file that fails validation is a Summary with `errors`.
     """
-    model, device = find_local_model(
-        config.model_name,
+    catalogue = find_catalogue(
+        *([config.model_name], config.adapters),
         settings=config.settings,
         revision=config.revision,
         served_names=config.served_names,
@@ -58,8 +58,7 @@ def run(
             config,
             folder,
             input_file,
-            model,
-            device=device,
+            catalogue,
             on_progress=on_progress,
             should_stop=should_stop,
         )
@@ -82,16 +81,17 @@ class _Run:
         config: RunConfig,
         folder: WorkFolder,
         input_file: InputFile,
-        model: Model,
+        catalogue: Catalogue,
         *,
-        device: str,
         on_progress: Callable[[Progress], None],
         should_stop: Callable[[], bool],
     ) -> None:
         self._began = time.monotonic()
         self._config = config
-        self._model = model
-        self._device = device
+        self._catalogue = catalogue
+        with input_file.open() as file:
+            name = first_model_name(file, max_bytes=config.settings.max_line_bytes)
+        self._model = catalogue.asked_for(name)
         self._on_progress = on_progress
         self._should_stop = should_stop
         self._input = input_file
@@ -169,9 +169,14 @@ class _Run:
         config = worker_config(
             self._config.settings,
             model_path=self._model.path,
-            pin=self._model.pin,
+            pin=self._catalogue.base.pin,
             max_model_len=self._model.max_model_len,
-            device=self._device,
+            device=self._catalogue.device,
+            adapters=tuple(
+                adapter
+                for adapter in self._catalogue.adapters
+                if adapter.identity == self._model.pin.adapter
+            ),
             idle_wait_s=_IDLE_WAIT_S,
             is_sole=True,
         )

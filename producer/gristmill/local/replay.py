@@ -64,10 +64,12 @@ def replay(
     model_name: str | None,
     revision: str | None,
     settings: Settings,
+    adapters: tuple[str, ...] = (),
 ) -> ReplayReport:
     """Answer the row again with the parameters of its receipt.
 
-    Without a `model_name` the name in the request is taken for one. Raises UsageError (no such
+    Without a `model_name` the name in the request is taken for one. `adapters` as in RunConfig.
+    Raises UsageError (no such
     row, no receipt, the row had failed) and ReplayFailed.
     """
     then = _answer_of(result_path, custom_id)
@@ -77,7 +79,9 @@ def replay(
         raise UsageError(f"Row {custom_id!r} of {input_path} has no body: it is no batch input.")
     name = str(body.get("model"))
     again = {**request, "body": amended(body, then["gristmill"], endpoint=str(request.get("url")))}
-    now = _run(again, model_name or name, name, revision=revision, settings=settings)
+    now = _run(
+        *(again, model_name or name, name), revision=revision, settings=settings, adapters=adapters
+    )
     found, num_compared = differences(then, now)
     return ReplayReport(
         custom_id=custom_id,
@@ -167,8 +171,10 @@ def _run(
     *,
     revision: str | None,
     settings: Settings,
+    adapters: tuple[str, ...],
 ) -> dict[str, Any]:
     """The body of the answer to one request, computed alone on this machine."""
+    is_adapter = any(option.startswith(f"{served_name}=") for option in adapters)
     with tempfile.TemporaryDirectory(prefix="gristmill-replay-") as folder:
         place = Path(folder)
         config = RunConfig(
@@ -178,8 +184,9 @@ def _run(
             work_dir=place / "work",
             model_name=model_name,
             revision=revision,
-            served_names=(served_name,),
+            served_names=() if is_adapter else (served_name,),
             settings=settings,
+            adapters=adapters,
         )
         config.input_path.write_text(json.dumps(request) + "\n", encoding="utf-8")
         summary = run(config, on_progress=lambda progress: None, should_stop=lambda: False)

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 from pydantic import SecretStr
 
+from gristmill.adapters import Adapter
 from gristmill.api.access import Access, Scope
 from gristmill.api.app import create_app
 from gristmill.api.context import Api
@@ -29,7 +30,7 @@ from gristmill.errors import GristmillError
 from gristmill.ledger import tenants
 from gristmill.local.data_folder import DataFolder
 from gristmill.local.worker_thread import WorkerThread
-from gristmill.models import Model
+from gristmill.models import Model, with_adapter
 from gristmill.prices import read_prices
 from gristmill.process.health import Health
 from gristmill.process.loop_thread import LoopThread
@@ -58,6 +59,7 @@ class Service:
         device: str,
         host: str,
         port: int,
+        adapters: tuple[Adapter, ...] = (),
         telemetry: Telemetry = NO_TELEMETRY,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -66,7 +68,7 @@ class Service:
         pepper = SecretStr(folder.pepper.decode())
         settings = settings.model_copy(update={"key_pepper": pepper})
         self._settings = settings
-        self._model = model
+        self._model, self._adapters = model, adapters
         self._device = device
         self._worker: ComputeWorker | None = None
         self._is_stopping = False
@@ -80,7 +82,8 @@ class Service:
         )
         telemetry.metrics.on_look(LedgerGauges(self.control, telemetry.metrics).put)
         self._loop = ControlLoop(self.control)
-        self._uploads = ReadUploads(self.control, [model])
+        catalogue = [model, *(with_adapter(model, adapter) for adapter in adapters)]
+        self._uploads = ReadUploads(self.control, catalogue)
         self._webhooks = WebhookLoop(self.control, is_sole=True)
         self.access = Access(folder.ledger, pepper=folder.pepper, clock=clock)
         api = Api(
@@ -154,6 +157,7 @@ class Service:
             pin=self._model.pin,
             max_model_len=self._model.max_model_len,
             device=self._device,
+            adapters=self._adapters,
             patience_s=self._settings.outage_patience_s,
             is_sole=True,
         )

@@ -33,6 +33,8 @@ class RunConfig:
     revision: str | None
     served_names: tuple[str, ...]
     settings: Settings
+    #: LoRA adapters over the model, NAME=FOLDER each; lines ask for one by its name.
+    adapters: tuple[str, ...] = ()
     #: Leave the work folder as it is when all is done.
     keep_work: bool = False
     #: None: this process answers the rows itself.

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gristmill import models
+from gristmill import local_model
 from gristmill.cli.dry_run import report_text
 from gristmill.cli.throughput import ThroughputLog
 from gristmill.errors import BatchInvalid, LineError
@@ -34,9 +34,9 @@ def checked(monkeypatch, pipeline):
     """What the check finds; a test may set `report` or `error`."""
     outcome = SimpleNamespace(report=REPORT, error=None, model=None)
 
-    def find_model(name, **options):
-        outcome.model = (name, options["served_names"])
-        return outcome.model
+    def find_catalogue(names, adapters, **options):
+        outcome.model = (*names, options["served_names"])
+        return SimpleNamespace(asked_for=lambda name: outcome.model)
 
     def check(_source, *, on_progress, **_):
         on_progress(outcome.report)
@@ -44,7 +44,7 @@ def checked(monkeypatch, pipeline):
             raise outcome.error
         return outcome.report
 
-    monkeypatch.setattr(models, "find_model", find_model)
+    monkeypatch.setattr(local_model, "find_catalogue", find_catalogue)
     monkeypatch.setattr(check_module, "check", check)
     return outcome
 

@@ -211,10 +211,6 @@ def is_of_model(pool: Pool | ModelPin, model: ModelPin) -> bool:
     return model.revision in pool.revisions
 
 
-def _key(of: Pool | ModelPin) -> tuple[str, str, str]:
-    return of.revision, of.tokenizer_hash, of.dtype
-
-
 def is_able(pool: Pool, needs: Needs) -> bool:
     """Whether it has the model and the features; one that names no features has them all."""
     return is_of_model(pool, needs.model) and (

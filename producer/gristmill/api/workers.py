@@ -36,7 +36,6 @@ class WorkerObject(BaseModel):
     lanes: list[str]
     features: list[str]
     #: LoRA adapters, each as NAME@IDENTITY.
-    #: LoRA adapters, each as NAME@IDENTITY.
     adapters: list[str]
     max_row_tokens: int
     max_rows: int

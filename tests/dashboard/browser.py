@@ -73,6 +73,18 @@ class Window:
             for node in one["nodes"]
         ]
 
+    def small_targets(self) -> list[str]:
+        """What a finger misses: less than 24 pixels, and no word of a sentence (WCAG 2.5.8)."""
+        found: list[str] = self.page.evaluate(
+            """[...document.querySelectorAll("a, button, select, summary, label > input")]
+                .map(one => one.closest("label") ?? one)
+                .filter(one => one.checkVisibility() && getComputedStyle(one).display != "inline")
+                .map(one => [one.getBoundingClientRect(), one.textContent.trim()])
+                .filter(([box]) => box.width < 24 || box.height < 24)
+                .map(([box, text]) => `small: ${text} ${box.width} x ${box.height}`)"""
+        )
+        return found
+
     def overflow(self) -> int:
         """By how many pixels the page is wider than the window."""
         width: int = self.page.evaluate(

@@ -13,7 +13,7 @@ from visitor import Visitor, beat, make_batches, text_of, visitor
 from webhook_receiver import Receiver
 
 from gristmill.api.access import Scope
-from gristmill.ledger import shards, workers
+from gristmill.ledger import batches, shards, workers
 from gristmill.ledger.shards import NewShard
 from gristmill.queues.base import BULK_LANE
 
@@ -125,6 +125,26 @@ def test_what_people_have_written_is_only_ever_text(house: House) -> None:
     assert all("<script>" not in page.text and "<img" not in page.text for page in (*pages, made))
     assert all("content-security-policy" in page.headers for page in pages)
     assert sum("&lt;script&gt;" in page.text for page in pages) >= 5
+
+
+def test_a_name_that_turns_text_around_or_shows_nothing_leaves_the_page_as_it_is(
+    house: House,
+) -> None:
+    turning, unseen = "\u202eevil \u2069\u2067", "\u200b\u2060"
+    _, key = house.service.access.make_key("odd", name=turning, scopes=(Scope.FILES_READ,))
+    make_batches(house, "odd", 1)
+    (batch,) = make_batches(house, "odd-2", 1)
+    with house.data.ledger.write() as conn:
+        for tenant, name in (("odd", turning), ("odd-2", unseen)):
+            is_its = batches.batches.c.tenant_id == tenant
+            conn.execute(batches.batches.update().where(is_its).values(metadata={"name": name}))
+
+    keys, listed = (visitor(house, "odd").get(path).text for path in ("/keys", "/batches"))
+    without = visitor(house, "odd-2").get("/batches").text
+
+    assert "<bdi>evil</bdi>" in keys and "Revoke “evil”?" in keys and key.id in keys
+    assert "<bdi>evil</bdi>" in listed and f"<bdi>{batch}</bdi>" in without
+    assert not set("\u202e\u2067\u2069\u200b\u2060") & set(keys + listed + without)
 
 
 def test_foreign_and_unknown_things_are_not_there(house: House) -> None:
@@ -275,6 +295,19 @@ def test_the_fleet_shows_workers_and_backlog_to_operators_only(house: House) -> 
     assert re.search(rf"{BULK_LANE} M 0 10 2.00 k 0 1", text)
     assert refused.status_code == 403 and "lacks the scope" in text_of(refused.text)
     assert "/dashboard/fleet" not in reader.get("/batches").text
+
+
+def test_the_fleet_counts_workers_of_all_pages(house: House) -> None:
+    now = int(house.clock())
+    with house.data.ledger.write() as conn:
+        for n in range(130):
+            workers.put_beat(conn, beat(f"many-{n:03d}", tokens_per_s=10.0), now=now)
+
+    page = visitor(house, scopes=tuple(Scope)).get("/fleet").text
+
+    alive = int(re.findall(r"Workers alive</dt><dd>(\d+)", page)[0])
+    assert alive >= 130 and page.count("of 10.0 k tokens") <= 100
+    assert int(re.findall(r"pool-4k-0 M (\d+)", text_of(page))[0]) >= 130
 
 
 def test_who_may_only_read_sees_no_button(house: House) -> None:

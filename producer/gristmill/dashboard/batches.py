@@ -12,6 +12,7 @@ from gristmill.api.access import Scope
 from gristmill.api.batches import list_batches
 from gristmill.api.objects import BatchObject
 from gristmill.api.usage import list_usage
+from gristmill.dashboard.formats import plain
 from gristmill.dashboard.visit import Visit, page
 from gristmill.ledger import overview
 from gristmill.ledger.status import OPEN, BatchStatus
@@ -73,7 +74,7 @@ def show_batches(visit: Visit) -> Response:
 def name_of(batch: BatchObject) -> str:
     """What its owner calls the batch, if there is anything like it in its metadata."""
     metadata = batch.metadata or {}
-    found = next((metadata[name] for name in _NAMES if metadata.get(name)), "")
+    found = next(filter(None, (plain(metadata.get(name)) for name in _NAMES)), "")
     return found if len(found) <= _MAX_NAME_CHARS else f"{found[: _MAX_NAME_CHARS - 1]}…"
 
 

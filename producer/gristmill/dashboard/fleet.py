@@ -12,10 +12,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gristmill.api.access import Scope
-from gristmill.api.workers import WorkerObject, list_workers
+from gristmill.api.workers import list_workers
 from gristmill.dashboard.visit import Visit, page
-from gristmill.fleet import WorkerState
-from gristmill.ledger import backlog, paces
+from gristmill.fleet import KnownWorker, WorkerState
+from gristmill.ledger import backlog, paces, workers
 from gristmill.ledger.backlog import Waiting
 from gristmill.ledger.paces import Pace
 from gristmill.ledger.shards import ShardState
@@ -31,7 +31,6 @@ _STATES = (
     WorkerState.LOST,
     WorkerState.ENDED,
 )
-_GONE = (WorkerState.LOST, WorkerState.ENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class ShownLane:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of the Workers of this page that are alive."""
+    """Of all Workers that are alive, on whichever page."""
 
     num_alive: int
     num_rows: int
@@ -73,7 +72,7 @@ def show_fleet(visit: Visit) -> Response:
     with visit.api.ledger.read() as conn:
         waiting = backlog.list_waiting(conn)
         speeds = paces.list_paces(conn, BULK_LANE)
-    alive = [worker for worker in found.data if worker.state not in _GONE]
+        alive = workers.list_alive(conn, visit.api.clock())
     return visit.render(
         "fleet_live.html" if visit.is_poll else "fleet.html",
         workers=sorted(found.data, key=lambda worker: (_STATES.index(worker.state), worker.host)),
@@ -87,20 +86,20 @@ def show_fleet(visit: Visit) -> Response:
 
 
 def lanes_of(
-    alive: Iterable[WorkerObject], waiting: Iterable[Waiting], speeds: Iterable[Pace]
+    alive: Iterable[KnownWorker], waiting: Iterable[Waiting], speeds: Iterable[Pace]
 ) -> list[ShownLane]:
     """Those that have work or workers, the longest first."""
-    workers: dict[tuple[str, str], int] = {}
-    for worker in alive:
-        for lane in worker.lanes[:1]:
-            workers[lane, worker.model] = workers.get((lane, worker.model), 0) + 1
+    listeners: dict[tuple[str, str], int] = {}
+    for card in (known.card for known in alive):
+        for lane in card.lanes[:1]:
+            listeners[lane, card.model.name] = listeners.get((lane, card.model.name), 0) + 1
     left: dict[tuple[str, str], list[Waiting]] = {}
     for one in waiting:
         left.setdefault((one.lane or BULK_LANE, one.model_name), []).append(one)
     paces_by_model = {pace.model_name: pace.tokens_per_s for pace in speeds}
     lanes = [
-        _lane(key, workers.get(key, 0), left.get(key, []), paces_by_model.get(key[1]))
-        for key in sorted({*workers, *left})
+        _lane(key, listeners.get(key, 0), left.get(key, []), paces_by_model.get(key[1]))
+        for key in sorted({*listeners, *left})
     ]
     return sorted(lanes, key=lambda lane: -lane.num_tokens)
 
@@ -122,13 +121,13 @@ def _lane(
     )
 
 
-def _totals(alive: Sequence[WorkerObject]) -> Totals:
+def _totals(alive: Sequence[KnownWorker]) -> Totals:
     return Totals(
         num_alive=len(alive),
-        num_rows=sum(worker.rows for worker in alive),
-        tokens_per_s=sum(worker.tokens_per_second for worker in alive),
-        kv_used_tokens=sum(worker.kv_used_tokens for worker in alive),
-        kv_tokens=sum(worker.kv_tokens or 0 for worker in alive),
+        num_rows=sum(known.beat.num_rows for known in alive),
+        tokens_per_s=sum(known.beat.tokens_per_s for known in alive),
+        kv_used_tokens=sum(known.beat.kv_used_tokens for known in alive),
+        kv_tokens=sum(known.card.kv_tokens or 0 for known in alive),
     )
 
 

@@ -8,11 +8,21 @@ from markupsafe import Markup
 
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+#: Marks that turn the text behind them around (bidi), and spaces without a width. Joiners stay:
+#: they are part of letters and emoji.
+_UNSEEN = dict.fromkeys(
+    [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x061C, 0x200B, 0x200E, 0x200F, 0x2060, 0xFEFF]
+)
 
 
 def count(number: int) -> str:
     """1234567 as 1,234,567."""
     return f"{number:,}"
+
+
+def plain(name: str | None) -> str:
+    """A name on one line, as text that stays where it stands; empty where nothing is to be seen."""
+    return " ".join((name or "").translate(_UNSEEN).split())
 
 
 def short(number: float) -> str:

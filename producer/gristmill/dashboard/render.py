@@ -65,7 +65,7 @@ class Renderer:
             "percent": formats.percent,
             "money": formats.money,
         }
-        for filter_ in (formats.count, formats.short, formats.absolute):
+        for filter_ in (formats.count, formats.short, formats.absolute, formats.plain):
             self._environment.filters[filter_.__name__] = filter_
         self._environment.filters["duration"] = format_duration
 

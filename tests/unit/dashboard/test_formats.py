@@ -59,3 +59,16 @@ def test_a_chart_has_a_step_for_each_value_and_nothing_for_none() -> None:
 def test_a_bar_is_full_when_every_row_has_ended() -> None:
     assert chart.bar(90, 10, 100) == chart.Bar(90.0, 10.0)
     assert chart.bar(0, 0, 0) == chart.Bar(0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *[("Nightly report", "Nightly report"), ("  two\n lines\t", "two lines"), (None, "")],
+        *[("\u202eevil", "evil"), ("a\u2067b\u2069", "ab"), ("\u200b\ufeff", "")],
+        *[("\u0645\u0631\u062d\u0628\u0627", "\u0645\u0631\u062d\u0628\u0627")],
+        ("\U0001f468\u200d\U0001f469", "\U0001f468\u200d\U0001f469"),
+    ],
+)
+def test_a_name_turns_nothing_around_and_hides_nothing(name: str | None, text: str) -> None:
+    assert formats.plain(name) == text

@@ -16,18 +16,17 @@ from gristmill import crash_points
 from gristmill.compute import WorkerConfig
 from gristmill.errors import GristmillError
 from gristmill.fleet import WorkerCard
+from gristmill.marks import CloseReason
 from gristmill.queues.base import Lease, Queue
 from gristmill.stores.base import Store
-from gristmill.stores.keys import segment_key
-from gristmill.stores.segments import bell_of
-from gristmill.wire import encode_segment
 from gristmill_worker.attempt import Attempt
-from gristmill_worker.evidence import DEATHS, DEATHS_IN_ONE_PROCESS, Verdict, find_live, judge
+from gristmill_worker.evidence import DEATHS, DEATHS_IN_ONE_PROCESS, find_live, judge
 from gristmill_worker.lanes import Lanes
 from gristmill_worker.leases import LeaseKeeper
 from gristmill_worker.load import Fetched, Load
+from gristmill_worker.opening import Opening
 from gristmill_worker.outbox import Outbox
-from gristmill_worker.segments import ShardProgress, read_shard_progress
+from gristmill_worker.segments import read_shard_progress
 from gristmill_worker.shard_reader import Names, ShardReader, names
 
 log = logging.getLogger(__name__)
@@ -64,6 +63,7 @@ class Intake:
         self._leases = leases
         self._outbox = outbox
         self._reader = ShardReader(queue, store, outbox, card, is_sole=config.is_sole)
+        self._opening = Opening(store, outbox, monotonic=monotonic, wall=wall)
         self._max_rows = max_rows
         self._max_tokens = max_tokens
         self._monotonic = monotonic
@@ -242,7 +242,11 @@ class Intake:
         """Begin an Attempt, unless there is nothing left to do, or another has begun one."""
         if not self._leases.is_safe(fetched.lease):
             log.warning("lease lost before its turn came shard=%d", fetched.pointer.n)
+            self._opening.give_up(fetched, CloseReason.FENCED)
             self._forget(fetched)
+            return
+        if self._opening.has_begun(fetched):
+            self._begin(fetched)
             return
         shard = fetched.shard
         crash_points.at("reading", lease=fetched.lease.id)
@@ -265,19 +269,11 @@ class Intake:
             self._outbox.call("ack", lambda: self._ack(fetched))
             self._take_out(fetched)
             return
-        self._begin(fetched, progress, verdict)
+        self._opening.begin(fetched, progress, verdict)
+        self._begin(fetched)
 
-    def _begin(self, fetched: Fetched, progress: ShardProgress, verdict: Verdict) -> None:
-        now = self._monotonic()
-        attempt = Attempt(fetched.shard, fetched.pointer, fetched.lease, progress, verdict, now=now)
-        segment = attempt.opening(at=self._wall())
-        pointer = fetched.pointer
-        facts = {"batch": pointer.batch_id, "shard": pointer.n, "lease": fetched.lease.id}
-        crash_points.at("opening", attempt=attempt.id, **facts)
-        self._store.put(segment_key(bell_of(segment)), encode_segment(segment))
-        crash_points.at("opened", attempt=attempt.id)
-        self._outbox.ring(fetched.pointer.control_lane, bell_of(segment))
-        log.info("attempt began %s %s", attempt.names, attempt.beginning)
+    def _begin(self, fetched: Fetched) -> None:
+        attempt = self._opening.open(fetched)
         self._take_out(fetched)
         self._recover()
         self.opened.append(attempt)
@@ -296,7 +292,11 @@ class Intake:
             self._release(fetched, 0.0)
 
     def _release(self, fetched: Fetched, delay_s: float) -> None:
-        self._outbox.call("release", lambda: self._queue.release(fetched.lease, delay_s))
+        def release() -> None:
+            self._queue.release(fetched.lease, delay_s)
+
+        if not self._opening.give_up(fetched, CloseReason.RELEASED, then=release):
+            self._outbox.call("release", release)
         self._forget(fetched)
 
     def _ack(self, fetched: Fetched) -> None:

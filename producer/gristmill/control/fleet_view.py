@@ -6,6 +6,8 @@ import threading
 import time
 from dataclasses import replace
 
+from sqlalchemy import Connection
+
 from gristmill.ledger import size_classes, turns, workers
 from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.size_classes import Kind
@@ -33,6 +35,10 @@ class FleetView:
         self._fleet = Fleet()
         self._left: dict[ModelKey, int] = {}
         self._kinds: Kinds = ()
+        #: Of the running batches that these two are of; and until when they are not read again for
+        #: a batch that is new.
+        self._newest, self._num_running = 0, 0
+        self._looks_at = float("-inf")
         #: What the Workers have that are alive, as of the last reading.
         self.models_alive: frozenset[ModelPin] = frozenset()
         #: Lanes of pools that are gone, which were taken off the queue.
@@ -64,12 +70,15 @@ class FleetView:
         """
         with self._lock:
             self._read_if_due(ledger, now)
+            self._read_what_is_new(ledger, now)
             return self._left
 
     def kinds(self, ledger: Ledger, now: float) -> Kinds:
-        """The size classes that wait, by model; empty while there is only one Lane."""
+        """The size classes that wait, by model, those of a batch that has just begun to run too;
+        empty while there is only one Lane."""
         with self._lock:
             self._read_if_due(ledger, now)
+            self._read_what_is_new(ledger, now)
             return self._kinds
 
     def _read_if_due(self, ledger: Ledger, now: float) -> None:
@@ -80,8 +89,28 @@ class FleetView:
             known = workers.list_workers(conn)
             self._fleet = fleet_of(known, now)
             self.models_alive = frozenset(w.card.model for w in known if w.is_alive_at(now))
-            is_mixed = len(self._fleet.lanes) > 1
-            self._left = turns.tokens_left(conn) if is_mixed else {}
-            self._kinds = tuple(size_classes.list_kinds(conn)) if is_mixed else ()
+            self._left, self._kinds = {}, ()
+            if self._is_mixed:
+                self._read_waiting(conn, now)
         self._read_at = now
         self._fresh_s = max(_FRESH_S, _FRESH_TIMES * (time.perf_counter() - began))
+
+    @property
+    def _is_mixed(self) -> bool:
+        return len(self._fleet.lanes) > 1
+
+    def _read_what_is_new(self, ledger: Ledger, now: float) -> None:
+        """A batch that begins to run shall not wait until all is read again."""
+        if self.is_sole or not self._is_mixed or now < self._looks_at:
+            return
+        with ledger.read() as conn:
+            newest, num_running = turns.newest_running(conn)
+            if newest > self._newest or num_running > self._num_running:
+                self._read_waiting(conn, now)
+
+    def _read_waiting(self, conn: Connection, now: float) -> None:
+        began = time.perf_counter()
+        self._newest, self._num_running = turns.newest_running(conn)
+        self._left = turns.tokens_left(conn)
+        self._kinds = tuple(size_classes.list_kinds(conn))
+        self._looks_at = now + _FRESH_TIMES * (time.perf_counter() - began)

@@ -75,6 +75,16 @@ def is_anything_waiting(conn: Connection, only: Only | None = None) -> bool:
     return conn.execute(query.limit(1)).first() is not None
 
 
+def newest_running(conn: Connection) -> tuple[int, int]:
+    """When the newest of the running batches began, and how many run: if neither has grown, what
+    waits is of batches that were there before. (One that begins in the second in which another
+    ends may be missed.)"""
+    of = batches.c
+    query = select(func.max(of.in_progress_at), func.count())
+    newest, num_running = conn.execute(query.where(of.status == BatchStatus.IN_PROGRESS)).one()
+    return newest or 0, num_running
+
+
 def hold_lane(conn: Connection, lane: str) -> LaneState:
     """Nobody else dispatches on the Lane until this transaction ends."""
     query = select(lanes).where(lanes.c.lane == lane).with_for_update()

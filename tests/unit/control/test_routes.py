@@ -68,6 +68,21 @@ def test_each_row_runs_where_it_fits_and_nowhere_else(three: FleetMill) -> None:
     assert sum(map(len, three.ran.values())) == 20
 
 
+def test_a_batch_that_begins_to_run_does_not_wait_until_the_fleet_is_read_again(
+    three: FleetMill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gristmill.control.fleet_view._FRESH_S", 1e6)
+    three.submit("one", [6000])
+    dispatch(three.control)
+
+    for name in ("two", "three"):
+        three.bench.clock.advance(500)
+        three.submit(name, [100])
+        dispatch(three.control)
+
+    assert len(lanes_sent(three)) == 3
+
+
 def test_a_lane_that_is_full_holds_up_no_other(three: FleetMill) -> None:
     """Long rows stand in front, and their machine takes nothing for a while."""
     three.submit("one", [6000] * 30 + [100] * 10)

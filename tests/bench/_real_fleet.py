@@ -49,6 +49,8 @@ _PATIENCE_S = 120.0
 #: The window of the model; no machine has a longer one.
 _WINDOW = 8192
 _LOOK_S = 0.05
+#: As old as what a control process knows of the fleet may be (control/fleet_view.py), and more.
+_FLEET_AGE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +101,17 @@ class RealFleet:
     def run(
         self, given: Sequence[RealBatch], *, victim: str = "", kill_after: float | None = None
     ) -> Course:
-        """Submit all of it, and wait for its end. `kill_after`: the share of rows with a result
-        when the machine `victim` is killed."""
+        """Read all of it, let each batch begin at its time, and wait for the end of all.
+        `kill_after`: the share of rows with a result when the machine `victim` is killed."""
+        for one in given:
+            self._read(one)
         began, killed_at, ready_for_s = time.monotonic(), None, self._ready_for_s()
-        waiting = sorted(given, key=lambda one: one.arrives_at, reverse=True)
+        waiting = sorted(given, key=lambda one: one.arrives_at)
         num_rows = sum(len(one.jobs) for one in given)
         while (num_done := self._num_done()) < num_rows:
             now = time.monotonic() - began
-            while waiting and waiting[-1].arrives_at <= now:
-                self._submit(waiting.pop())
+            while waiting and waiting[0].arrives_at <= now:
+                self._begin(waiting.pop(0))
             if kill_after is not None and killed_at is None and num_done >= kill_after * num_rows:
                 os.kill(self.pids[victim], signal.SIGKILL)
                 killed_at = time.monotonic() - began
@@ -125,6 +129,7 @@ class RealFleet:
         """Until dispatch has heard of all of them."""
 
         _wait_for("workers", lambda: len(self._ready_since()) == num_workers)
+        time.sleep(_FLEET_AGE_S)
 
     def _ready_since(self) -> list[float]:
         with self.control.ledger.read() as conn:
@@ -135,7 +140,8 @@ class RealFleet:
         since = self._ready_since()
         return time.time() - sum(since) / len(since)
 
-    def _submit(self, given: RealBatch) -> None:
+    def _read(self, given: RealBatch) -> None:
+        """It lies in Shards then, and is not in progress yet."""
         now = int(time.time())
         with self.control.ledger.write() as conn:
             batches.create(
@@ -152,7 +158,11 @@ class RealFleet:
                 submission=Submission(Endpoint.COMPLETIONS, "file-1", "24h"),
             )
         made = read_batch(self.control, given.tenant_id, given.id)
-        ingest_windows(self.control, made, make_windows(given.jobs), should_pause=lambda: False)
+        ingest_windows(self.control, made, make_windows(given.jobs), should_pause=lambda: True)
+
+    def _begin(self, given: RealBatch) -> None:
+        made = read_batch(self.control, given.tenant_id, given.id)
+        ingest_windows(self.control, made, (), should_pause=lambda: False)
 
     def _num_done(self) -> int:
         table = batches_table.c

@@ -178,6 +178,21 @@ def test_the_bucket_is_private_and_refuses_what_does_not_come_over_tls(made: Mad
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+def test_a_role_is_for_tasks_of_this_account_alone(made: Made) -> None:
+    roles = [r for r in made.aws.client("iam").list_roles()["Roles"] if made.name in r["RoleName"]]
+    trusts = {role["RoleName"]: role["AssumeRolePolicyDocument"]["Statement"] for role in roles}
+    machine = trusts.pop(f"{made.name}-machine")
+
+    assert len(trusts) == 6 and machine[0]["Principal"] == {"Service": "ec2.amazonaws.com"}
+    region = {"ArnLike": {"aws:SourceArn": f"arn:aws:ecs:{REGION}:{ACCOUNT}:*"}}
+    for name, (statement,) in trusts.items():
+        assert statement["Principal"] == {"Service": "ecs-tasks.amazonaws.com"}
+        account = {"StringEquals": {"aws:SourceAccount": ACCOUNT}}
+        assert statement["Condition"] == account | ({} if "-start-" in name else region)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_batch_runs_over_what_terraform_made(made: Made, fleet: Fleet) -> None:
     asked = [fleet.row(f"row-{n}") for n in range(10)]
 

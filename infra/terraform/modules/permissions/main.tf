@@ -9,7 +9,8 @@
 # Of unfinished uploads S3 knows no such condition: who may list any may list those of the bucket.
 
 locals {
-  store = "${var.bucket_arn}/${var.bucket_prefix}"
+  account = data.aws_caller_identity.here.account_id
+  store   = "${var.bucket_arn}/${var.bucket_prefix}"
   policies = {
     for component in ["api", "control", "worker", "keys"] : component => templatefile(
       "${path.module}/policies/${component}.json",
@@ -30,7 +31,7 @@ resource "aws_iam_role" "component" {
 
   name               = "${var.name}-${each.key}"
   description        = "What the ${each.key} of Gristmill may do."
-  assume_role_policy = data.aws_iam_policy_document.task.json
+  assume_role_policy = data.aws_iam_policy_document.ecs["task"].json
 }
 
 resource "aws_iam_role_policy" "component" {
@@ -48,7 +49,7 @@ resource "aws_iam_role" "start" {
 
   name               = "${var.name}-start-${each.key}"
   description        = "What ECS needs to start a ${each.key} of Gristmill."
-  assume_role_policy = data.aws_iam_policy_document.task.json
+  assume_role_policy = data.aws_iam_policy_document.ecs["start"].json
 }
 
 resource "aws_iam_role_policy_attachment" "start" {
@@ -83,14 +84,37 @@ resource "aws_iam_instance_profile" "machine" {
 }
 
 data "aws_partition" "here" {}
+data "aws_caller_identity" "here" {}
+data "aws_region" "here" {}
 
-data "aws_iam_policy_document" "task" {
+# Only for tasks of this account: ECS serves others as well, and must not be led to act for them. It
+# tells the region's tasks where a task takes its role (documented), and the account at its start too.
+# EC2 tells neither of the roles of machines; who may pass such a role is IAM's matter.
+data "aws_iam_policy_document" "ecs" {
+  for_each = { task = true, start = false }
+
   statement {
     actions = ["sts:AssumeRole"]
 
     principals {
       type        = "Service"
       identifiers = ["ecs-tasks.amazonaws.com"]
+    }
+
+    condition {
+      test     = "StringEquals"
+      variable = "aws:SourceAccount"
+      values   = [local.account]
+    }
+
+    dynamic "condition" {
+      for_each = each.value ? [1] : []
+
+      content {
+        test     = "ArnLike"
+        variable = "aws:SourceArn"
+        values   = ["arn:${data.aws_partition.here.partition}:ecs:${data.aws_region.here.name}:${local.account}:*"]
+      }
     }
   }
 }

@@ -2,6 +2,8 @@
 
 Usage: policies.py [--folder infra/router] [--rows 1000000] [--only scenarios|scaling|cost]
 
+Each part runs in a process of its own, so that none has the memory of another in its peak.
+
 All by the simulator (`gristmill simulate`), with the same router and dispatch rules as the service.
 Scaling: equal machines, so many rows for each. Cost: CPU of routing and dispatch, in memory, for
 each row, at 10,000 workers; the Ledger's own cost is measured by fairness.py and fleet_costs.py.
@@ -10,6 +12,8 @@ each row, at 10,000 workers; the Ledger's own cost is measured by fairness.py an
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -38,13 +42,14 @@ _ROWS_EACH = 1024
 class Timed:
     """A policy whose own time is added up."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, *, mark_every: int) -> None:
         self.name = policy.name
         self._policy = policy
         self.cpu_s = 0.0
         self.num_rows = 0
-        #: CPU seconds and rows at each tenth of the way.
-        self.marks: list[tuple[int, float]] = []
+        #: Rows, CPU seconds and the peak of memory, each time that so many rows more are sent.
+        self.marks: list[tuple[int, float, float]] = []
+        self._mark_every = mark_every
 
     def class_of(self, row: Row) -> object:
         return self._policy.class_of(row)
@@ -60,7 +65,8 @@ class Timed:
             if found is None:
                 return
             self.num_rows += found[1].num_jobs
-            self.marks.append((self.num_rows, self.cpu_s))
+            if self.num_rows >= (len(self.marks) + 1) * self._mark_every:
+                self.marks.append((self.num_rows, self.cpu_s, peak_mib()))
             yield found
 
 
@@ -75,9 +81,11 @@ def main() -> None:
         "scaling": lambda: scaling(arguments.folder),
         "cost": lambda: cost(arguments.rows),
     }
-    for name, part in parts.items():
-        if arguments.only in (None, name):
-            part()
+    if arguments.only is not None:
+        parts[arguments.only]()
+        return
+    for name in parts:
+        subprocess.run([sys.executable, *sys.argv, "--only", name], check=True)
 
 
 def scenarios(folder: Path | None) -> None:
@@ -138,7 +146,7 @@ def cost(num_rows: int, num_workers: int = 10_000) -> None:
         for i in range(20)
     )
     scenario = Scenario(fleet, Trace("cost", "", batches))
-    timed = Timed(POLICIES["router"]())
+    timed = Timed(POLICIES["router"](), mark_every=num_rows // 10)
     began = time.process_time()
     figures = Simulation(scenario, timed).run()
     print(
@@ -147,10 +155,9 @@ def cost(num_rows: int, num_workers: int = 10_000) -> None:
         f"{peak_mib():.0f} MiB; all of the simulation {time.process_time() - began:.0f} s"
     )
     last_rows, last_s = 0, 0.0
-    for tenth in range(1, 11):
-        wanted = tenth * num_rows // 10
-        rows, cpu_s = next(mark for mark in timed.marks if mark[0] >= min(wanted, timed.num_rows))
-        print(f"  rows to {rows:>9,}: {(cpu_s - last_s) / (rows - last_rows) * 1e6:.1f} µs a row")
+    for rows, cpu_s, mib in timed.marks:
+        per_row = (cpu_s - last_s) / (rows - last_rows) * 1e6
+        print(f"  rows to {rows:>9,}: {per_row:.1f} µs a row, peak {mib:.0f} MiB")
         last_rows, last_s = rows, cpu_s
 
 

@@ -6,7 +6,7 @@ Reads the Ledger every few seconds at most, however often it is asked.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -177,17 +177,22 @@ class Outlook:
         self._fleet = fleet
         self._blocked = find_blocked(self._ledger, fleet, now=now)
         self._paces = {pace.model_name: pace for pace in found}
-        self._models = _by_model(running)
+        stuck = {batch_id for batch_id, blocked in self._blocked.items() if blocked.is_all}
+        self._models = _by_model(running, stuck)
         self._read_at = now
 
 
-def _by_model(running: Iterable[RunningBatch]) -> dict[str, _Model]:
-    """`running` is in the order of turns, tenant by tenant."""
+def _by_model(running: Iterable[RunningBatch], stuck: Collection[str]) -> dict[str, _Model]:
+    """`running` is in the order of turns, tenant by tenant. Nobody waits for `stuck` batches, which
+    themselves wait for a machine."""
     models: dict[str, _Model] = {}
     num_ahead: dict[tuple[str, str], int] = {}
     for batch in running:
         model = models.setdefault(batch.model_name, _Model())
         key = (batch.model_name, batch.tenant_id)
+        if batch.id in stuck and not batch.is_out:
+            model.places[batch.id] = _Place(num_ahead.get(key, 0), 0.0, is_out=False)
+            continue
         left = tokens_left(
             expected_tokens=batch.expected_tokens,
             total=batch.total,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from fleet_mill import FleetMill
 from mill import Mill
 from pipeline import PIN, Bench
 
 from gristmill.control.budget import tokens_left
 from gristmill.control.outlook import NO_SIGN_S, Outlook, Phase, Progress
-from gristmill.fleet import WorkerBeat, WorkerCard, WorkerState
+from gristmill.fleet import LOST_AFTER_S, WorkerBeat, WorkerCard, WorkerState
 from gristmill.ledger import batches, paces, workers
 from gristmill.ledger.paces import HALF_LIFE_S
 from gristmill.ledger.status import FreezeReason
@@ -111,6 +112,24 @@ def test_before_its_first_worker_is_ready_a_batch_says_who_loads_and_who_does_no
     assert f"revision ffffffffffff instead of {PIN.revision[:12]}" in unfit.detail
     assert f"dtype bfloat16 instead of {PIN.dtype}" in unfit.detail
     assert "GRISTMILL_DTYPE" in unfit.detail
+
+
+def test_nobody_waits_behind_a_batch_that_waits_for_a_machine(bench: Bench) -> None:
+    mill = FleetMill(bench)
+    mill.add("small", 2048)
+    mill.add("large", 8192)
+    mill.kill("large")
+    bench.clock.advance(LOST_AFTER_S + 1)
+    mill.beat()
+    mill.submit("long", [6000])
+    mill.submit("short", [100] * 30)
+    mill.run(2, works=False)
+    outlook = Outlook(bench.ledger, bench.clock)
+
+    long, short = outlook.of(mill.batch("long")), outlook.of(mill.batch("short"))
+
+    assert long is not None and long.phase is Phase.NO_WORKER
+    assert short is not None and short.num_ahead == 0
 
 
 def test_a_batch_that_is_read_or_ends_says_so(mill: Mill) -> None:

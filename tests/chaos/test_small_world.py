@@ -1,0 +1,67 @@
+"""Whatever befalls a small installation, DESIGN section 5 holds; and what breaks it is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from small_world import run_world
+
+from gristmill.control import accept, dispatch
+from gristmill_worker import intake
+from gristmill_worker.segments import ShardProgress
+
+
+def test_whatever_happens_each_row_has_one_line_and_no_token_is_decoded_twice() -> None:
+    for seed in range(2):
+        world = run_world(seed, num_actions=120)
+
+        assert world.happened["lull"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 200, 20))
+def test_whatever_happens_in_many_worlds(first: int) -> None:
+    for seed in range(first, first + 20):
+        run_world(seed)
+
+
+def counts_twice(segment: Any, accepted: Any, num_jobs: int) -> Iterator[Any]:
+    for result in segment.results:
+        accepted.add(result.job_idx)
+        yield result
+
+
+def begins_anew(*args: Any) -> ShardProgress:
+    return replace(READ(*args), generated={})
+
+
+def never_condemns(*args: Any, **kwargs: Any) -> Any:
+    return replace(JUDGE(*args, **kwargs), condemned=frozenset())
+
+
+def condemns_at_once(*args: Any, **kwargs: Any) -> Any:
+    verdict = JUDGE(*args, **kwargs)
+    return replace(verdict, condemned=verdict.condemned | verdict.suspected.keys())
+
+
+READ, JUDGE = intake.read_shard_progress, intake.judge
+PLANTED = {
+    "a result counts twice": (accept, "new_results", counts_twice),
+    "an attempt begins anew": (intake, "read_shard_progress", begins_anew),
+    "poison is tried for ever": (intake, "judge", never_condemns),
+    "one death condemns": (intake, "judge", condemns_at_once),
+    "nothing is rung again": (dispatch, "ring", lambda *args, **kwargs: None),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", PLANTED)
+def test_what_breaks_a_rule_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*PLANTED[what])
+
+    with pytest.raises(AssertionError):
+        for seed in range(40):
+            run_world(seed)

@@ -56,8 +56,11 @@ def reroute(control: Control) -> None:
 def _recall_too_long(control: Control, fleet: Fleet) -> None:
     """What was sent for machines that take more than any does, as is known by now, has a limit and
     waits again: it was sent while nobody was known, for instance."""
-    pools = (known.pool for known in fleet.known)
-    models = {ModelPin("", pool.revision, pool.tokenizer_hash, pool.dtype) for pool in pools}
+    models = {
+        ModelPin("", revision, known.pool.tokenizer_hash, known.pool.dtype)
+        for known in fleet.known
+        for revision in known.pool.revisions
+    }
     for model in sorted(models, key=astuple):
         most = taken_row_tokens(Needs(model, NO_LIMIT), fleet)
         with control.ledger.read() as conn:

@@ -291,6 +291,7 @@ def test_the_fleet_shows_workers_and_backlog_to_operators_only(house: House) -> 
     refused = reader.get("/fleet")
 
     assert "host-aa" in text and "25 % of 10.0 k tokens" in text and "pool-4k-0" in text
+    assert "cpu · M + support" in text
     assert text.index("host-aa") < text.index("host-bb") and "lost" in text
     assert re.search(rf"{BULK_LANE} M 0 10 2.00 k 0 1", text)
     assert refused.status_code == 403 and "lacks the scope" in text_of(refused.text)

@@ -131,6 +131,7 @@ def beat(worker_id: str, **fields: Any) -> WorkerBeat:
         max_row_tokens=4096,
         max_num_seqs=64,
         kv_tokens=10_000,
+        adapters=("support@0123",),
         lanes=("pool-4k-0", "bulk"),
     )
     return WorkerBeat(card, 1, WorkerState.READY, 0.0, kv_used_tokens=2500, num_rows=7, **fields)

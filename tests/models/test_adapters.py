@@ -12,9 +12,12 @@ import torch
 from drive import make_engine, run
 from lora import merged, of, save_adapter, with_adapters
 from spy import LogitsSpy
+from test_embeddings import embed_job, plain_vector
 from test_scoring import agree
+from test_step_graph import make_graph_engine
 from tiny import greedy_alone, greedy_job, prompts, score_job
 
+from gristmill.embedding import Pooling
 from gristmill.types import Job
 from gristmill_worker.models.loader import LoadedModel
 
@@ -140,6 +143,39 @@ def test_a_prompt_is_scored_by_its_adapter(model_pair: Any, tmp_path: Path) -> N
 
     agree(oracle, text, 3, ends[""].scored)
     agree(merged(oracle, one, 2.0), text, 3, ends["one"].scored)
+
+
+@pytest.mark.parametrize("pooling", Pooling)
+def test_a_vector_is_made_by_its_adapter(pooling: Pooling, model_pair: Any, tmp_path: Path) -> None:
+    oracle, loaded = model_pair("llama", packed=True)
+    one = save_adapter(tmp_path / "one", oracle)
+    loaded = with_adapters(loaded, packed=True, one=one)
+    [text] = prompts([11], seed=7)
+
+    end = run(make_engine(loaded), [("row", of("one", embed_job(text, pooling)))])["row"]
+
+    expected = plain_vector(merged(oracle, one, 2.0), text, pooling)
+    assert torch.allclose(torch.tensor(end.embedding), expected.float(), atol=1e-4)
+
+
+def test_decode_graphs_run_no_step_with_rows_of_an_adapter(model_pair: Any, tmp_path: Path) -> None:
+    oracle, loaded = model_pair("llama")
+    one = save_adapter(tmp_path / "one", oracle)
+    oracles = {"": oracle, "one": merged(oracle, one, 2.0)}
+    engine, capture = make_graph_engine(with_adapters(loaded, packed=False, one=one))
+    rows = prompts([5, 12], seed=8)
+    adapted = {s: job for s, job in jobs_of(rows, oracles, 5).items() if job.adapter}
+
+    run(engine, adapted.items())
+    num_replayed = sum(capture.replays)
+    finished = run(engine, jobs_of(rows, oracles, 5).items())
+    run(engine, [("base", greedy_job(rows[0], 5, ignore_eos=True))])
+
+    assert num_replayed == 0 < sum(capture.replays)
+    for seq_id, end in finished.items():
+        adapter, _, i = seq_id.partition("/")
+        expected = greedy_alone(oracles[adapter], rows[int(i)], 5, eos=False)
+        assert list(end.generated.token_ids) == expected
 
 
 def test_ranks_and_scales_are_those_of_the_configuration(model_pair: Any, tmp_path: Path) -> None:

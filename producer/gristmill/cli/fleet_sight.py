@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from gristmill.adapters import name_of
 from gristmill.client.errors import APIStatusError, NotFoundError, PermissionDeniedError
 from gristmill.values import counted
 
@@ -40,8 +41,13 @@ class FleetSight:
         except APIStatusError:
             pass  # what was told last is better than an end of the view
         else:
-            self._told = _line([one for one in found if not wanted or one.model in wanted])
+            self._told = _line([one for one in found if not wanted or wanted & _served(one)])
         return self._told
+
+
+def _served(worker: Worker) -> set[str]:
+    """What lines may call what it runs: its model, and its adapters."""
+    return {worker.model, *map(name_of, worker.adapters)}
 
 
 def _line(workers: list[Worker]) -> str:

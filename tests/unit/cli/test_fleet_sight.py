@@ -16,7 +16,7 @@ FOUND = [
     Worker(id="w1", state="ready", model="M", rows=12, tokens_per_second=100.5),
     Worker(id="w2", state="ready", model="M", rows=1, tokens_per_second=20.0),
     Worker(id="w3", state="lost", model="M", rows=64, tokens_per_second=900.0),
-    Worker(id="w4", state="loading", model="another"),
+    Worker(id="w4", state="loading", model="another", adapters=["support@0123"]),
 ]
 
 
@@ -51,6 +51,14 @@ def test_the_workers_of_the_models_of_a_batch_are_told_every_ten_seconds() -> No
 
     assert lines == ["1 lost, 2 ready; 13 rows in work, 120.5 tokens/s"] * 3
     assert (service.num_calls, after) == (2, "none is known")
+
+
+def test_of_an_adapter_those_workers_are_told_that_have_it() -> None:
+    sight = FleetSight(lambda: 0.0)
+
+    told = sight.told(Service(FOUND), ["support"])  # type: ignore[arg-type]
+
+    assert told == "1 loading; 0 rows in work, 0.0 tokens/s"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -53,6 +54,8 @@ from gristmill.types import (
 )
 
 _NEUTRAL = SamplingParams(max_tokens=0)  # what is left out of the parameters of a Job
+_values_of = attrgetter(*SamplingParams.__slots__)
+_NEUTRAL_VALUES = _values_of(_NEUTRAL)
 
 # A document:
 #   gristmill shard v2 <sha256 of the payload, hex>\n
@@ -278,7 +281,8 @@ def _scoring_from_wire(wire: dict[str, Any] | None) -> Scoring | None:
 
 
 def _params_to_wire(params: SamplingParams) -> dict[str, Any]:
-    changed = {n: value for n, value in _flat(params).items() if value != getattr(_NEUTRAL, n)}
+    values = zip(SamplingParams.__slots__, _values_of(params), _NEUTRAL_VALUES, strict=True)
+    changed = {name: value for name, value, neutral in values if value != neutral}
     return {n: asdict(v) if isinstance(v, Grammar | ToolUse) else v for n, v in changed.items()}
 
 

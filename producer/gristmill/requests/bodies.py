@@ -8,7 +8,6 @@ named. Fields that come later are in unsupported.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
@@ -75,11 +74,16 @@ class _Body(StructuredFields):
         """How many likeliest tokens to report beside each sampled one; None: no report."""
         return None
 
+    @property
+    def echoes(self) -> bool:
+        """Whether the prompt stands before its answer."""
+        return False
+
     def sampling(self, *, max_tokens: int, derived_seed: int) -> SamplingParams:
         """How to pick tokens, with every default resolved. `derived_seed` if there is none here.
 
-        A signed seed keeps its 64 bits; a greedy row needs none and has 0, so that equal greedy
-        rows are equal Jobs.
+        A signed seed keeps its 64 bits; a row for which nothing is drawn needs none and has 0, so
+        that equal rows of that sort are equal Jobs.
         """
         temperature = 1.0 if self.temperature is None else self.temperature
         seed = derived_seed if self.seed is None else self.seed % 2**64
@@ -93,7 +97,7 @@ class _Body(StructuredFields):
             frequency_penalty=(self.frequency_penalty or 0.0) + 0.0,
             presence_penalty=(self.presence_penalty or 0.0) + 0.0,
             repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
-            seed=seed if temperature > 0 else 0,
+            seed=seed if temperature > 0 and max_tokens else 0,
             logit_bias=_bias(self.logit_bias),
             min_tokens=self.min_tokens or 0,
             stop=self.stop,
@@ -102,6 +106,7 @@ class _Body(StructuredFields):
             ignore_eos=self.ignore_eos or False,
             logprobs=self.num_logprobs,
             n=1 if self.n is None else self.n,
+            echo=self.echoes,
             skip_special_tokens=self.skip_special_tokens is not False,
         )
 
@@ -155,11 +160,9 @@ class CompletionBody(_Body):
     def num_logprobs(self) -> int | None:
         return self.logprobs
 
-    def sampling(self, *, max_tokens: int, derived_seed: int) -> SamplingParams:
-        """As of every body. Where nothing is drawn, equal rows are equal Jobs."""
-        params = super().sampling(max_tokens=max_tokens, derived_seed=derived_seed)
-        seed = params.seed if max_tokens else 0
-        return replace(params, seed=seed, echo=self.echo or False)
+    @property
+    def echoes(self) -> bool:
+        return self.echo or False
 
     def param_of(self, idx: int) -> str:
         """The place of a prompt, for errors."""

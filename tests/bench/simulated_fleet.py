@@ -237,7 +237,7 @@ def main() -> None:
     costs = Costs(**measure())
     real_work, simulated_work = make_work()
     report: list[dict[str, Any]] = []
-    for name, kill_after in (("undisturbed", None), ("killed", 0.4)):
+    for name, kill_after in (("undisturbed", None), ("killed", 0.2)):
         if arguments.only not in (None, name):
             continue
         pairs = []

@@ -35,7 +35,9 @@ def wait_for(is_so: Callable[[], Any]) -> Any:
 class Up:
     """One start of `gristmill up` in a folder."""
 
-    def __init__(self, folder: Path, *, pauses_after: int = 0, crash_point: str = "") -> None:
+    def __init__(
+        self, folder: Path, *, port: int = 0, pauses_after: int = 0, crash_point: str = ""
+    ) -> None:
         self._folder = folder
         environ = {
             **os.environ,
@@ -44,7 +46,7 @@ class Up:
             "GRISTMILL_SHARD_MAX_JOBS": "4",
             "GRISTMILL_CRASH_POINT": crash_point,
         }
-        arguments = ["up", "--model", str(folder / "M"), "--port", "0"]
+        arguments = ["up", "--model", str(folder / "M"), "--port", str(port)]
         arguments += ["--data-dir", str(folder / "data"), "--flush-interval", "50ms"]
         self.process = Forked(NURSERY, arguments, environ, pauses_after=pauses_after)
         self.out, self.err = self.process.out, self.process.err

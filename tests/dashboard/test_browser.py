@@ -248,3 +248,33 @@ def test_the_first_key_of_gristmill_up_opens_its_dashboard(browser: Browser) -> 
         code = up.stop(signal.SIGTERM)
 
     assert told and complaints == [] and code == 0
+
+
+@pytest.mark.slow
+def test_a_page_goes_on_by_itself_when_the_service_was_killed_and_is_started_again(
+    browser: Browser,
+) -> None:
+    with folder_with_model() as folder:
+        up = Up(folder)
+        key, url = up.first_key(), up.url()
+        context = browser.new_context()
+        opened = Window(context, url)
+        page = opened.log_in(key)
+        page.evaluate("window.isTheSame = true")
+        up.stop(signal.SIGKILL)
+        page.get_by_text("The service does not answer").wait_for()
+        again = Up(folder, port=int(url.rpartition(":")[2]))
+        client = again.client(key)
+        page.get_by_text("The service does not answer").wait_for(state="hidden")
+        file = client.files.create(file=("in.jsonl", as_file(make_lines(3))), purpose="batch")
+        client.batches.create(
+            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+        )
+        page.locator(".is-completed").wait_for()
+        is_the_same = page.evaluate("window.isTheSame")
+        page.get_by_role("link", name="Keys").click()  # the session is still good
+        page.get_by_text("yours now").wait_for()
+        context.close()
+        code = again.stop(signal.SIGTERM)
+
+    assert is_the_same is True and code == 0

@@ -194,6 +194,13 @@ def test_B18_an_empty_stop_string_is_refused(stop: object) -> None:
     assert (error.param, error.code) == ("stop", "invalid_value")
 
 
+def test_B18_B19_a_stop_string_of_broken_bytes_is_refused() -> None:
+    error = refusal(completion_body, stop=["x", "a\ufffd"])
+
+    assert (error.param, error.code) == ("stop", "invalid_value")
+    assert "U+FFFD" in str(error)
+
+
 def test_B18_stop_strings() -> None:
     assert params(stop=[]).stop == params(stop=None).stop == ()
     assert params(stop="\n").stop == ("\n",)

@@ -39,6 +39,7 @@ __all__ = [
     "Route",
     "ToLane",
     "Waits",
+    "find_certain",
     "find_limits",
     "find_never",
     "fleet_of",
@@ -46,7 +47,6 @@ __all__ = [
     "is_anybody_known",
     "is_of_model",
     "is_served",
-    "is_uncertain",
     "route",
     "taken_row_tokens",
 ]
@@ -186,10 +186,13 @@ def find_limits(needs: Needs, fleet: Fleet) -> tuple[int, int]:
     return NO_LIMIT if taken <= most else most, most
 
 
-def is_uncertain(needs: Needs, fleet: Fleet) -> bool:
-    """Whether nobody takes work, and those that will may all take less than its longest row."""
-    certain = max(_reach_for_certain(needs, fleet), SMALLEST_ROW_CLASS)
-    return not fleet.pools and taken_row_tokens(needs, fleet) > certain
+def find_certain(needs: Needs, fleet: Fleet) -> int:
+    """Up to which `max_row_tokens` it is sure, while nobody takes work, that those that come will:
+    what somebody took within a day, and what nearly any machine does. NO_LIMIT where longer rows
+    end at their limit."""
+    if fleet.pools or taken_row_tokens(replace(needs, max_row_tokens=NO_LIMIT), fleet) < NO_LIMIT:
+        return NO_LIMIT
+    return max(_reach_for_certain(needs, fleet), SMALLEST_ROW_CLASS)
 
 
 def is_anybody_known(model: ModelPin, fleet: Fleet) -> bool:

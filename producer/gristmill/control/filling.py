@@ -48,7 +48,7 @@ class Filling:
         self._lane = lane
         self._only = routes.find_for(lane)
         self._speeds = speeds
-        self._limits = RowLimits(control, conn, routes.fleet)
+        self._limits = RowLimits(control, conn, routes.fleet, worked_for=speeds)
         self._max_batches = routes.room[lane] + _MORE_BATCHES
         #: By tenant, what is to be sent next; read when it is its turn.
         self._waiting: dict[str, Iterator[Sent]] = {}
@@ -115,11 +115,11 @@ class Filling:
         for batch in found:
             if not self._is_wanted():
                 return
-            for shard, to in self._routes.next_of(batch, self._lane, self._only):
+            most = self._limits.most_for(batch)
+            for shard, to in self._routes.next_of(batch, self._lane, self._only, most=most):
                 if self._is_held_back(batch):
                     break
-                is_worked_for = batch.model.name in self._speeds
-                if self._limits.is_too_early(batch, shard, is_worked_for=is_worked_for):
+                if self._limits.is_too_long(batch, shard):
                     continue
                 to = self._limits.within(batch, shard, to)
                 if shards.mark_sent(self._conn, shard, now=now, ring_at=ring_at, lane=to.lane):

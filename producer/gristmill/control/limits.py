@@ -7,21 +7,23 @@ hears of it, and from then on the Ledger has Shards need no more.
 from __future__ import annotations
 
 import logging
+from collections.abc import Container
 from dataclasses import replace
 
 from sqlalchemy import Connection
 
 from gristmill.control.base import Control
-from gristmill.control.routes import needs_of_shard
-from gristmill.fleet import SMALLEST_ROW_CLASS
+from gristmill.control.routes import key_of
 from gristmill.ledger import routed, size_classes
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import ShardRow
+from gristmill.loading import NO_LIMIT
 from gristmill.needs import features_in
-from gristmill.pools import Fleet
-from gristmill.router import ToLane, is_uncertain
+from gristmill.pools import Fleet, Needs
+from gristmill.router import ToLane, find_certain
 from gristmill.row_limits import add_limit, limit_of, read_limits
 from gristmill.stores.keys import limits_prefix
+from gristmill.types import ModelPin
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +31,22 @@ log = logging.getLogger(__name__)
 class RowLimits:
     """Those of one round of dispatch, in its transaction. `fleet` is as that round sees it."""
 
-    def __init__(self, control: Control, conn: Connection, fleet: Fleet) -> None:
+    def __init__(
+        self,
+        control: Control,
+        conn: Connection,
+        fleet: Fleet,
+        *,
+        worked_for: Container[str] = (),
+    ) -> None:
+        """`worked_for`: models that workers do work of, whether they say what they are or not."""
         self._store = control.store
         self._is_sole = control.fleet_view.is_sole
         self._conn = conn
         self._fleet = fleet
+        self._worked_for = worked_for
+        #: By model, what is certain, and whether a Shard with longer rows may be sent.
+        self._most: dict[ModelPin, tuple[int, bool]] = {}
         #: By prefix in the Store, and those of them that the Ledger knows.
         self._limits: dict[str, list[int]] = {}
         self._lowered: set[tuple[str, int]] = set()
@@ -57,18 +70,30 @@ class RowLimits:
             self._lowered.add((prefix, limit))
         return replace(to, row_tokens=limit)
 
-    def is_too_early(self, batch: Batch, shard: ShardRow, *, is_worked_for: bool) -> bool:
-        """Whether a Shard may be too long for whoever comes first, and another one of the model is
-        out already to find that out. More of them would stand in the way of all shorter ones.
+    def most_for(self, batch: Batch) -> int:
+        """The longest rows that may be sent now. While nobody has told what machines of a model
+        take, one Shard with longer ones is out to find that out, and more would stand in the way of
+        all shorter ones."""
+        if self._is_sole or batch.model.name in self._worked_for:
+            return NO_LIMIT
+        model = ModelPin("", *key_of(batch.model))
+        if model not in self._most:
+            certain = find_certain(Needs(model), self._fleet)
+            is_free = certain == NO_LIMIT or not routed.list_sent_longer(
+                self._conn, model, certain, limit=1
+            )
+            self._most[model] = certain, is_free
+        certain, is_free = self._most[model]
+        return NO_LIMIT if is_free else certain
 
-        `is_worked_for`: workers of the model are there, whether they say what they are or not.
-        """
-        if self._is_sole or is_worked_for:
-            return False
-        if not is_uncertain(needs_of_shard(batch.model, shard), self._fleet):
-            return False
-        longer = routed.list_sent_longer(self._conn, batch.model, SMALLEST_ROW_CLASS, limit=1)
-        return bool(longer)
+    def is_too_long(self, batch: Batch, shard: ShardRow) -> bool:
+        """Whether a Shard may not be sent, which otherwise will be."""
+        if shard.max_row_tokens > self.most_for(batch):
+            return True
+        model = ModelPin("", *key_of(batch.model))
+        if model in self._most and shard.max_row_tokens > self._most[model][0]:
+            self._most[model] = self._most[model][0], False
+        return False
 
     def _lower(self, batch: Batch, features: frozenset[str], limit: int) -> None:
         for one in size_classes.list_of_batch(self._conn, batch.tenant_id, batch.id):

@@ -16,6 +16,7 @@ from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import ShardRow
 from gristmill.ledger.size_classes import Kind, SizeClass
 from gristmill.ledger.turns import ModelKey, Only, UnderWay
+from gristmill.loading import NO_LIMIT
 from gristmill.needs import features_in, least_in
 from gristmill.router import Fleet, Load, Needs, Route, ToLane, find_limits, route
 from gristmill.short_pools import WaitingKind, find_short
@@ -146,10 +147,11 @@ class Routes:
                     yield from (limit, limit + 1)
 
     def next_of(
-        self, batch: Batch, lane: str, only: Only | None
+        self, batch: Batch, lane: str, only: Only | None, *, most: int = NO_LIMIT
     ) -> Iterator[tuple[ShardRow, ToLane]]:
-        """Shard by Shard, as long as there is one that this Lane is best for, and room there."""
-        heads = self._heads(batch, lane, only)
+        """Shard by Shard, as long as there is one that this Lane is best for, and room there; none
+        with rows of more tokens than `most`."""
+        heads = self._heads(batch, lane, only, most)
         while True:
             best: tuple[tuple[tuple[bool, float], int], deque[ShardRow], ToLane] | None = None
             for head in heads:
@@ -173,18 +175,23 @@ class Routes:
         if key in self._waiting:
             self._waiting[key] = max(self._waiting[key] - num_tokens, 0.0)
 
-    def _heads(self, batch: Batch, lane: str, only: Only | None) -> list[deque[ShardRow]]:
+    def _heads(
+        self, batch: Batch, lane: str, only: Only | None, most: int
+    ) -> list[deque[ShardRow]]:
         """The next Shards of each size class that may go to a Lane.
 
         Those that no machine can run now keep none waiting behind them.
         """
-        found = size_classes.list_of_batch(self.conn, batch.tenant_id, batch.id)
-        if len(found) <= 1:  # a batch that an earlier version reads meanwhile has none
-            limits = self._limits(batch.model, found[0]) if found else None
+        of_batch = size_classes.list_of_batch(self.conn, batch.tenant_id, batch.id)
+        found = [one for one in of_batch if one.min_row_tokens <= most]
+        if len(of_batch) <= 1:  # a batch that an earlier version reads meanwhile has none
+            if len(found) < len(of_batch):
+                return []
+            limits = self._limits(batch.model, found[0], most) if found else None
             return [self._read(batch, lane, None, limits)]
         classes = None if only is None else only.classes
         return [
-            self._read(batch, lane, one.size_class, self._limits(batch.model, one))
+            self._read(batch, lane, one.size_class, self._limits(batch.model, one, most))
             for one in found
             if classes is None or one.size_class in classes
         ]
@@ -196,10 +203,10 @@ class Routes:
         of_batch = (self.conn, batch.tenant_id, batch.id)
         return deque(shards.list_waiting(*of_batch, limit, size_class=name, limits=limits))
 
-    def _limits(self, model: ModelPin, one: SizeClass) -> tuple[int, int] | None:
+    def _limits(self, model: ModelPin, one: SizeClass, most: int) -> tuple[int, int] | None:
         """None where all of the class find a machine, which is nearly always."""
         needs = Needs(model, features=features_in(one.size_class))
-        longest, least = find_limits(needs, self.fleet)
+        longest, least = (min(limit, most) for limit in find_limits(needs, self.fleet))
         if one.max_row_tokens <= longest and one.least_row_tokens <= least:
             return None
         return longest, least

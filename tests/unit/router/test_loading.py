@@ -11,7 +11,7 @@ from router_cases import NOW, A, needs, send, worker
 from gristmill.fleet import KnownWorker, WorkerState
 from gristmill.loading import NO_LIMIT
 from gristmill.pools import fleet_of
-from gristmill.router import Never, ToLane, Waits, find_limits, is_uncertain, taken_row_tokens
+from gristmill.router import Never, ToLane, Waits, find_certain, find_limits, taken_row_tokens
 from gristmill.row_limits import limit_of
 
 SMALL = worker(512)
@@ -82,9 +82,9 @@ def test_while_nobody_takes_work_what_any_machine_takes_is_certain_and_no_more()
     known = fleet_of([worker(8192, heard_s_ago=60)], NOW)
 
     for fleet in (none, loading):
-        assert is_uncertain(needs(1025), fleet) and not is_uncertain(needs(1024), fleet)
-    assert not is_uncertain(LONG, known), "it ends where that one does"
-    assert not is_uncertain(LONG, replace(none, max_row_tokens=8192))
+        assert find_certain(LONG, fleet) == 1024
+    assert find_certain(LONG, known) == NO_LIMIT, "it ends where that one does"
+    assert find_certain(LONG, replace(none, max_row_tokens=8192)) == NO_LIMIT
 
 
 sizes = st.sampled_from([300, 512, 1024, 1500, 6000, 8192])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gristmill.types import ModelPin
@@ -109,13 +109,21 @@ class WorkerCard:
     busy_tokens_per_s: float | None = None
     window_tokens: int = 0
 
+    @property
+    def pins(self) -> tuple[ModelPin, ...]:
+        """Of all that it runs: its model, and that with each of its adapters."""
+        if not self.adapters:
+            return (self.model,)
+        names = (self.model.name, *(label.rpartition("@")[0] for label in self.adapters))
+        revisions = _revisions(self.model.revision, self.adapters)
+        return tuple(
+            replace(self.model, name=name, revision=revision)
+            for name, revision in zip(names, revisions, strict=True)
+        )
+
     def runs(self, model: ModelPin) -> bool:
         """Whether it is what a Shard was made for; what a model is called does not count."""
-        is_alike = (self.model.tokenizer_hash, self.model.dtype) == (
-            model.tokenizer_hash,
-            model.dtype,
-        )
-        return is_alike and model.revision in _revisions(self.model.revision, self.adapters)
+        return any(replace(pin, name=model.name) == model for pin in self.pins)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gristmill.adapters import Adapter, find_adapters, name_of
+from gristmill.control.namesakes import tell_namesake
 from gristmill.errors import GristmillError, ModelNotFound, ModelUnsupported, UsageError
 from gristmill.fleet import PREFILL_LENGTHS, StepTime, WorkerBeat, WorkerCard, WorkerState, pool_of
 from gristmill.local_model import find_catalogue
@@ -134,6 +135,16 @@ def test_an_adapter_must_say_what_it_is_for(
 
     with pytest.raises(UsageError, match=said):
         find_catalogue(models, [option.format(one=one)], settings=Settings(device="cpu"))
+
+
+def test_of_a_worker_with_another_version_of_the_adapter_it_is_told() -> None:
+    wanted, older = (Adapter("legal", Path(), digit * 32) for digit in "ab")
+    card = WorkerCard("w", "host", PIN, "cpu", 512, 8, adapters=(older.label,))
+
+    assert tell_namesake(PIN, card.pins) == ""
+    said = tell_namesake(wanted.pin(PIN), card.pins)
+
+    assert "call theirs legal" in said and "adapter bbbb" in said and "revision" not in said
 
 
 def test_a_worker_runs_its_model_and_that_with_each_of_its_adapters() -> None:

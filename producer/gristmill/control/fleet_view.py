@@ -88,7 +88,8 @@ class FleetView:
         with ledger.read() as conn:
             known = workers.list_workers(conn)
             self._fleet = fleet_of(known, now)
-            self.models_alive = frozenset(w.card.model for w in known if w.is_alive_at(now))
+            alive = [worker.card for worker in known if worker.is_alive_at(now)]
+            self.models_alive = frozenset(pin for card in alive for pin in card.pins)
             self._left, self._kinds = {}, ()
             if self._is_mixed:
                 self._read_waiting(conn, now)

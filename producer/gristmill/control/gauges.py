@@ -117,12 +117,13 @@ class LedgerGauges:
         served: set[str],
         wanted: Collection[ModelPin],
     ) -> None:
-        """How many of each model there are, by what they do."""
+        """How many of each model, or LoRA adapter, there are, by what they do."""
         counts: Counter[tuple[str, str]] = Counter()
         for worker in known:
-            is_alive, model = worker.is_alive_at(now), worker.card.model
-            is_unfit = is_alive and is_namesake(model, wanted)
-            counts[model.name, _UNFIT if is_unfit else worker.state_at(now).value] += 1
+            is_alive, state = worker.is_alive_at(now), worker.state_at(now).value
+            for model in worker.card.pins:
+                is_unfit = is_alive and is_namesake(model, wanted)
+                counts[model.name, _UNFIT if is_unfit else state] += 1
         for name in served | {name for name, _ in counts}:
             for state in _TOLD_STATES:
                 self._metrics.put("gristmill_workers", (name, state), value=counts[name, state])

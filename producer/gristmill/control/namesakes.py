@@ -24,7 +24,8 @@ def tell_namesake(wanted: ModelPin, alive: Iterable[ModelPin]) -> str:
     differences = [
         f"{what} {theirs[:12]} instead of {ours[:12]}"
         for what, theirs, ours in (
-            ("revision", other.revision, wanted.revision),
+            ("revision", other.base_revision, wanted.base_revision),
+            ("adapter", other.adapter or "none", wanted.adapter or "none"),
             ("tokenizer", other.tokenizer_hash, wanted.tokenizer_hash),
             ("dtype", other.dtype, wanted.dtype),
         )

@@ -6,6 +6,7 @@ stays as it is when workers come, load, idle, drain and die.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from statistics import fmean
 
@@ -17,7 +18,8 @@ _COMING = (WorkerState.LOADING, WorkerState.READY)
 
 
 class WorkerSpeeds:
-    """By Lane and model. For the Lane of a pool its workers count, and elsewhere all of the model.
+    """By Lane and model, or LoRA adapter. For the Lane of a pool its workers count, and elsewhere
+    all of the model.
 
     Of those that are alive if any of them has worked yet, or else of those that were heard of in
     the last day; `assumed` tokens per second while there are none.
@@ -33,8 +35,7 @@ class WorkerSpeeds:
             is_alive = worker.is_alive_at(now)
             # While it loads, nobody knows what it can.
             own = [lane_of(card)] if card.max_row_tokens > 0 else []
-            for lane in (BULK_LANE, *own):
-                of = lane, card.model.name
+            for of in itertools.product((BULK_LANE, *own), (pin.name for pin in card.pins)):
                 if worker.state_at(now) in _COMING:
                     self._num_alive[of] = self._num_alive.get(of, 0) + 1
                 if card.busy_tokens_per_s:

@@ -66,7 +66,8 @@ LEDGER_METRICS: tuple[Metric, ...] = (
         "model",
         "state",
         help="Workers that announced themselves; state is loading, ready, draining, lost or unfit "
-        "(alive with another revision, tokenizer or dtype than what is left to do of the model).",
+        "(alive with another revision, tokenizer or dtype than what is left to do of the model). "
+        "One with LoRA adapters counts for each of them, too.",
     ),
     gauge(
         "gristmill_cost_per_million_tokens",

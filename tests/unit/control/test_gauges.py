@@ -71,6 +71,21 @@ def test_the_backlog_is_told_in_tokens_shards_rows_and_seconds(mill: Mill) -> No
     assert not any(value for name, value in after.items() if "backlog" in name[0])
 
 
+def test_a_worker_counts_for_its_model_and_for_each_of_its_adapters(mill: Mill) -> None:
+    label = f"legal@{'0' * 32}"
+    announce(mill.bench, "wrk-a", WorkerState.READY, adapters=(label,), busy_tokens_per_s=50.0)
+    announce(mill.bench, "wrk-b", WorkerState.READY, busy_tokens_per_s=100.0)
+
+    found = look(mill.bench)
+
+    assert found["workers", "fake", "ready"] == 2 and found["workers", "legal", "ready"] == 1
+    with mill.bench.ledger.read() as conn:
+        known = workers.list_workers(conn)
+    speeds = WorkerSpeeds(known, mill.bench.control.now, assumed=1.0)
+    assert [speeds.of_one("bulk", name) for name in ("fake", "legal")] == [75.0, 50.0]
+    assert [speeds.num_alive("bulk", name) for name in ("fake", "legal")] == [2, 1]
+
+
 def test_what_is_out_with_workers_is_part_of_the_backlog(mill: Mill) -> None:
     mill.submit("acme", "one", num_jobs=40)
     mill.run(5)

@@ -13,14 +13,14 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from gristmill.control.base import Control
-from gristmill.control.routes import key_of
+from gristmill.control.routes import key_of, needs_of_shard
 from gristmill.ledger import routed, size_classes
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import ShardRow
 from gristmill.loading import NO_LIMIT
 from gristmill.needs import features_in
 from gristmill.pools import Fleet, Needs
-from gristmill.router import ToLane, find_certain
+from gristmill.router import ToLane, find_certain, taken_row_tokens
 from gristmill.row_limits import add_limit, limit_of, read_limits
 from gristmill.stores.keys import limits_prefix
 from gristmill.types import ModelPin
@@ -52,8 +52,12 @@ class RowLimits:
         self._lowered: set[tuple[str, int]] = set()
 
     def within(self, batch: Batch, shard: ShardRow, to: ToLane) -> ToLane:
-        """A Shard that has rows of more than a worker must take there ends them at their limit."""
+        """A Shard that has rows of more than a worker must take there ends them at their limit; not
+        one whose prompts are too long for all, which waits for another machine."""
         if to.row_tokens >= shard.max_row_tokens:
+            return to
+        needs = replace(needs_of_shard(batch.model, shard), least_row_tokens=0)
+        if taken_row_tokens(needs, self._fleet) < shard.least_row_tokens:
             return to
         features = features_in(shard.size_class)
         prefix = limits_prefix(batch.tenant_id, batch.id, batch.run_id, features)

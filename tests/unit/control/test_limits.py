@@ -99,6 +99,15 @@ def test_prompts_beyond_the_limit_wait_for_a_larger_machine_and_have_its_limit(
     assert mill.lengths("large") == {700} and sorted(limits(mill)) == [512, 8192]
 
 
+def test_a_prompt_that_nobody_takes_makes_no_limit(mill: FleetMill) -> None:
+    mill.submit("one", [700], max_tokens=ANY)
+    dispatch(mill.control)
+    mill.add("small", 512)
+    mill.run(9, step_s=3)
+
+    assert limits(mill) == [] and needed(mill) == {ANY + 700}
+
+
 def test_rows_of_other_features_have_a_limit_of_their_own(mill: FleetMill) -> None:
     mill.add("plain", 8192, features=("generate",))
     mill.add("able", 512)

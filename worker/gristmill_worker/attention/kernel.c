@@ -3,7 +3,7 @@
  * Layout of one layer:   keys    [num_blocks][num_kv_heads][k_dim][block_size]
  *                        values  [num_blocks][num_kv_heads][block_size][v_dim]
  *
- * Keys lie transposed within a Block, so that one vector holds the same component of eight keys
+ * Keys lie transposed within a Block, so that one vector holds the same component of several keys
  * and scores need no sums across lanes.
  *
  * What must stay true: the floats of a query depend on its own position and its own context only.
@@ -16,23 +16,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LANES 8      /* floats of one vector */
-#define TILE 16      /* keys of one step: two vectors; block_size is a multiple of it */
+#define TILE 16      /* keys of one step; block_size is a multiple of it */
 #define LINE 16      /* floats of one cache line */
 #define AHEAD 4      /* tiles between the one that is fetched and the one in use */
-#define EARLY 16     /* tiles of values, and of the next item's keys, that are fetched still earlier */
+#define EARLY 16     /* tiles of values, and of the next item's keys, fetched still earlier */
 #define MANY 8       /* query rows that share one reading of the keys, where they have registers */
 #define FEW 4        /* the same elsewhere, and where fewer are left */
 #define ITEM_ROWS 32 /* query rows of one unit of parallel work */
-#ifdef __AVX512VL__  /* 32 vector registers instead of 16 */
+#ifdef __AVX512F__   /* 32 vector registers instead of 16 */
+#define LANES 16     /* floats of one vector */
 #define ROWS MANY
 #else
+#define LANES 8
 #define ROWS FEW
 #endif
+#define VECS (TILE / LANES)
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef float vec_u __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
+typedef float eight __attribute__((vector_size(32), aligned(4)));
 
 /* spans [num_spans][3]: start, num_tokens, context_len; tables [num_spans][max_blocks]; slots
  * [num_tokens], or NULL when the cache holds the new keys and values already; sinks may be NULL;
@@ -92,48 +95,61 @@ static inline vec tanh_vec(vec x) {
  * the tiles of keys and values at `next_k` and `next_v` are fetched: Blocks lie in different pages,
  * into which the hardware does not look ahead. */
 #define DEFINE_TILE(N)                                                                            \
-    static inline void scores_##N(const float *const *q, const float *k, const float *next_k,     \
+    static inline void scores_##N(const float *q, const float *k, const float *next_k,            \
                                   const float *next_v, int64_t k_dim, int64_t stride,             \
-                                  float *const *out) {                                            \
-        vec a[N], b[N];                                                                           \
-        for (int r = 0; r < N; r++) a[r] = b[r] = (vec){0};                                       \
+                                  float *out) {                                                   \
+        vec sum[N][VECS];                                                                         \
+        for (int r = 0; r < N; r++)                                                               \
+            for (int i = 0; i < VECS; i++) sum[r][i] = (vec){0};                                  \
         for (int64_t d = 0; d < k_dim; d++) {                                                     \
             FETCH(next_k + d * stride);                                                           \
             FETCH(next_v + d * LINE);                                                             \
-            vec ka = *(const vec_u *)(k + d * stride);                                            \
-            vec kb = *(const vec_u *)(k + d * stride + LANES);                                    \
-            for (int r = 0; r < N; r++) a[r] += ka * q[r][d], b[r] += kb * q[r][d];               \
+            for (int i = 0; i < VECS; i++) {                                                      \
+                vec keys = *(const vec_u *)(k + d * stride + i * LANES);                          \
+                for (int r = 0; r < N; r++) sum[r][i] += keys * q[d * N + r];                     \
+            }                                                                                     \
         }                                                                                         \
         for (int r = 0; r < N; r++)                                                               \
-            *(vec_u *)out[r] = a[r], *(vec_u *)(out[r] + LANES) = b[r];                           \
+            for (int i = 0; i < VECS; i++) *(vec_u *)(out + r * TILE + i * LANES) = sum[r][i];    \
     }                                                                                             \
-    static inline void mix_##N(const float *const *p, const float *v, const float *next_k,        \
+    static inline void mix_##N(const float *p, const float *v, const float *next_k,               \
                                int64_t stride, const float *next_v, int64_t v_dim, int count,     \
                                float *const *out) {                                               \
         int64_t d = 0;                                                                            \
-        for (; d + 2 * LANES <= v_dim; d += 2 * LANES) {                                          \
-            vec a[N], b[N];                                                                       \
+        for (; d + TILE <= v_dim; d += TILE) {                                                    \
+            vec sum[N][VECS];                                                                     \
             for (int r = 0; r < N; r++)                                                           \
-                a[r] = *(vec_u *)(out[r] + d), b[r] = *(vec_u *)(out[r] + d + LANES);             \
+                for (int i = 0; i < VECS; i++) sum[r][i] = *(vec_u *)(out[r] + d + i * LANES);    \
             for (int j = 0; j < count; j++) {                                                     \
                 FETCH(next_k + (d + j) * stride);                                                 \
                 FETCH(next_v + j * v_dim + d);                                                    \
-                vec va = *(const vec_u *)(v + j * v_dim + d);                                     \
-                vec vb = *(const vec_u *)(v + j * v_dim + d + LANES);                             \
-                for (int r = 0; r < N; r++) a[r] += va * p[r][j], b[r] += vb * p[r][j];           \
+                for (int i = 0; i < VECS; i++) {                                                  \
+                    vec values = *(const vec_u *)(v + j * v_dim + d + i * LANES);                 \
+                    for (int r = 0; r < N; r++) sum[r][i] += values * p[r * TILE + j];            \
+                }                                                                                 \
             }                                                                                     \
             for (int r = 0; r < N; r++)                                                           \
-                *(vec_u *)(out[r] + d) = a[r], *(vec_u *)(out[r] + d + LANES) = b[r];             \
+                for (int i = 0; i < VECS; i++) *(vec_u *)(out[r] + d + i * LANES) = sum[r][i];    \
         }                                                                                         \
         for (; d < v_dim; d++)                                                                    \
             for (int r = 0; r < N; r++)                                                           \
-                for (int j = 0; j < count; j++) out[r][d] += v[j * v_dim + d] * p[r][j];          \
+                for (int j = 0; j < count; j++) out[r][d] += v[j * v_dim + d] * p[r * TILE + j];  \
     }
 DEFINE_TILE(1)
 DEFINE_TILE(2)
 DEFINE_TILE(3)
 DEFINE_TILE(4)
 DEFINE_TILE(8)
+#define FOR_ROWS(rows, call)                  \
+    switch (rows) {                           \
+        case 1: call(1); break;               \
+        case 2: call(2); break;               \
+        case 3: call(3); break;               \
+        case FEW: call(4); break;             \
+        default: call(8);                     \
+    }
+#define SCORES(N) scores_##N(q, k, next_k, next_v, c->k_dim, c->block_size, tile)
+#define MIX(N) mix_##N(tile, v, next_k, next_stride, next_v, c->v_dim, count, o)
 
 /* One key head of one Sequence's context. */
 typedef struct {
@@ -143,71 +159,61 @@ typedef struct {
 } Context;
 
 static inline const float *key_tile(const Call *c, const Context *x, int64_t t) {
-    return x->keys +
-           (x->table[t / c->block_size] * c->num_kv_heads + x->kv_head) * c->k_dim * c->block_size +
-           t % c->block_size;
+    const int64_t head = x->table[t / c->block_size] * c->num_kv_heads + x->kv_head;
+    return x->keys + head * c->k_dim * c->block_size + t % c->block_size;
 }
 
 static inline const float *value_tile(const Call *c, const Context *x, int64_t t) {
-    return x->values +
-           ((x->table[t / c->block_size] * c->num_kv_heads + x->kv_head) * c->block_size +
-            t % c->block_size) *
-               c->v_dim;
+    const int64_t head = x->table[t / c->block_size] * c->num_kv_heads + x->kv_head;
+    return x->values + (head * c->block_size + t % c->block_size) * c->v_dim;
 }
 
 /* `rows` consecutive query rows (token-major, head within the group minor) of one key head. The
- * first `num_fetched` tiles of keys have been fetched; gives the number of those of `after`. */
+ * first `num_fetched` tiles of keys have been fetched; gives the number of those of `after`. There
+ * is room for the rows' components at `q`, side by side, and for their scores at `s`: tile by tile,
+ * row by row. So one register tells where all of them are. */
 static int64_t attend_rows(const Call *c, const float *query, const float *sinks, float *out,
                            const Context *x, const Context *after, int64_t num_fetched,
-                           int64_t start, int64_t num_tokens, int64_t row, int rows, float *buffer,
-                           int64_t buffer_stride) {
+                           int64_t start, int64_t num_tokens, int64_t row, int rows, float *q,
+                           float *s) {
     const int64_t group = c->num_heads / c->num_kv_heads;
-    const float *q[MANY];
-    float *o[MANY], *s[MANY];
+    float *o[MANY];
     int64_t from[MANY], to[MANY], head[MANY], begin = x->end, end = 0;
     for (int r = 0; r < rows; r++) {
         const int64_t token = (row + r) / group, position = x->end - num_tokens + token;
         head[r] = x->kv_head * group + (row + r) % group;
-        from[r] = 0;
-        if (c->sliding_window && position + 1 > c->sliding_window)
-            from[r] = position + 1 - c->sliding_window;
         to[r] = position + 1;
+        from[r] = c->sliding_window && to[r] > c->sliding_window ? to[r] - c->sliding_window : 0;
         if (from[r] < begin) begin = from[r];
         if (to[r] > end) end = to[r];
-        q[r] = query + (start + token) * c->query_token_stride + head[r] * c->query_head_stride;
+        const float *from_query =
+            query + (start + token) * c->query_token_stride + head[r] * c->query_head_stride;
+        for (int64_t d = 0; d < c->k_dim; d++) q[d * rows + r] = from_query[d];
         o[r] = out + ((start + token) * c->num_heads + head[r]) * c->v_dim;
         memset(o[r], 0, c->v_dim * sizeof(float));
-        s[r] = buffer + r * buffer_stride;
     }
     begin -= begin % TILE;
     const int64_t fetched = begin + num_fetched * TILE, early = begin + EARLY * TILE;
     vec largest[MANY];
     for (int r = 0; r < rows; r++) largest[r] = (vec){0} - INFINITY;
-    const ivec lanes = {0, 1, 2, 3, 4, 5, 6, 7};
+    ivec lanes;
+    for (int i = 0; i < LANES; i++) lanes[i] = i;
 
     for (int64_t t = begin; t < end; t += TILE) {
         const int64_t ahead = t + AHEAD * TILE;
         const float *k = key_tile(c, x, t);
         const float *next_k = ahead >= fetched && ahead < end ? key_tile(c, x, ahead) : k;
         const float *next_v = t < early ? value_tile(c, x, t) : k;
-        float *tile[MANY];
-        for (int r = 0; r < rows; r++) tile[r] = s[r] + (t - begin);
-        switch (rows) {
-            case 1: scores_1(q, k, next_k, next_v, c->k_dim, c->block_size, tile); break;
-            case 2: scores_2(q, k, next_k, next_v, c->k_dim, c->block_size, tile); break;
-            case 3: scores_3(q, k, next_k, next_v, c->k_dim, c->block_size, tile); break;
-            case FEW: scores_4(q, k, next_k, next_v, c->k_dim, c->block_size, tile); break;
-            default: scores_8(q, k, next_k, next_v, c->k_dim, c->block_size, tile);
-        }
+        float *tile = s + (t - begin) * rows;
+        FOR_ROWS(rows, SCORES);
         for (int r = 0; r < rows; r++)
             for (int64_t u = t; u < t + TILE; u += LANES) {
-                vec_u *scores = (vec_u *)(s[r] + (u - begin));
+                vec_u *scores = (vec_u *)(tile + r * TILE + (u - t));
                 vec y = *scores * c->scale;
                 if (c->softcap != 0.0f) y = tanh_vec(y / c->softcap) * c->softcap;
                 if (u + LANES > to[r] || u < from[r]) {
-                    ivec hidden =
-                        (lanes < (int32_t)(from[r] - u)) | (lanes >= (int32_t)(to[r] - u));
-                    y = select_vec(hidden, (vec){0} - INFINITY, y);
+                    ivec mask = (lanes < (int32_t)(from[r] - u)) | (lanes >= (int32_t)(to[r] - u));
+                    y = select_vec(mask, (vec){0} - INFINITY, y);
                 }
                 *scores = y;
                 largest[r] = select_vec(y > largest[r], y, largest[r]);
@@ -218,15 +224,15 @@ static int64_t attend_rows(const Call *c, const float *query, const float *sinks
     for (int r = 0; r < rows; r++) {
         float top = sinks ? sinks[head[r]] : -INFINITY;
         for (int i = 0; i < LANES; i++) top = largest[r][i] > top ? largest[r][i] : top;
-        vec total = (vec){0};
+        eight total = {0};
         /* Whole tiles: what lies behind `end` is hidden and adds nothing. */
-        for (int64_t t = begin; t < begin + padded; t += LANES) {
-            vec p = exp_vec(*(vec_u *)(s[r] + (t - begin)) - top);
-            *(vec_u *)(s[r] + (t - begin)) = p;
-            total += p;
+        for (int64_t t = 0; t < padded; t += TILE) {
+            vec_u *scores = (vec_u *)(s + t * rows + r * TILE);
+            for (int i = 0; i < VECS; i++) scores[i] = exp_vec(scores[i] - top);
+            for (int i = 0; i < TILE; i += 8) total += *(const eight *)((float *)scores + i);
         }
         sum[r] = sinks ? exp_vec((vec){0} + (sinks[head[r]] - top))[0] : 0.0f;
-        for (int i = 0; i < LANES; i++) sum[r] += total[i];
+        for (int i = 0; i < 8; i++) sum[r] += total[i];
     }
     /* Of a context behind a window only the end is wanted, and where it begins is not known here. */
     const int64_t wanted = c->sliding_window && after->end > c->sliding_window
@@ -239,17 +245,10 @@ static int64_t attend_rows(const Call *c, const float *query, const float *sinks
         const int is_early = t < early && theirs < after->end;
         const float *next_k = is_early ? key_tile(c, after, theirs) : v;
         const int64_t next_stride = is_early ? c->block_size : 0;
-        const float *tile[MANY];
-        for (int r = 0; r < rows; r++) tile[r] = s[r] + (t - begin);
+        const float *tile = s + (t - begin) * rows;
         /* Slots after the context were never written: 0 times what lies there may be NaN. */
         int count = end - t < TILE ? (int)(end - t) : TILE;
-        switch (rows) {
-            case 1: mix_1(tile, v, next_k, next_stride, next_v, c->v_dim, count, o); break;
-            case 2: mix_2(tile, v, next_k, next_stride, next_v, c->v_dim, count, o); break;
-            case 3: mix_3(tile, v, next_k, next_stride, next_v, c->v_dim, count, o); break;
-            case FEW: mix_4(tile, v, next_k, next_stride, next_v, c->v_dim, count, o); break;
-            default: mix_8(tile, v, next_k, next_stride, next_v, c->v_dim, count, o);
-        }
+        FOR_ROWS(rows, MIX);
     }
     for (int r = 0; r < rows; r++)
         for (int64_t d = 0; d < c->v_dim; d++) o[r][d] /= sum[r];
@@ -286,13 +285,14 @@ void gristmill_attend(const Call *c) {
         for (int64_t row = skipped ? skipped[n] * group : 0; row < last; row += ITEM_ROWS)
             span_of[item] = n, row_of[item++] = row;
     }
-    const int64_t stride = longest + 2 * TILE, last_item = num_items * num_kv_heads;
+    const int64_t last_item = num_items * num_kv_heads;
     /* A Sequence's only new token is written by those who read it, when it is in their cache. Of
      * several, all must be there before any is read, and what is skipped is read by nobody now. */
     const int writes_first = slots && (skipped || c->num_tokens > c->num_spans);
 #pragma omp parallel
     {
-        float *buffer = malloc(ROWS * stride * sizeof(float));
+        float *scores = malloc(ROWS * (longest + 2 * TILE + c->k_dim) * sizeof(float));
+        float *packed = scores + ROWS * (longest + 2 * TILE);
         if (writes_first) {
 #pragma omp for schedule(static)
             for (int64_t n = 0; n < c->num_spans * num_kv_heads; n++) {
@@ -321,10 +321,10 @@ void gristmill_attend(const Call *c) {
             for (int64_t row = first, rows; row < stop; row += rows) {
                 rows = stop - row >= ROWS ? ROWS : stop - row >= FEW ? FEW : stop - row;
                 num_fetched = attend_rows(c, query, sinks, out, &context, &after, num_fetched,
-                                          span[0], span[1], row, (int)rows, buffer, stride);
+                                          span[0], span[1], row, (int)rows, packed, scores);
             }
         }
-        free(buffer);
+        free(scores);
     }
     free(span_of);
 }

@@ -20,9 +20,9 @@ chosen, and the Shard stays in the Ledger, only if that is sooner than all Lanes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from gristmill.expected_work import ExpectedWork, Load
 from gristmill.fleet import SMALLEST_ROW_CLASS
 from gristmill.loading import NO_LIMIT, Loading
 from gristmill.pools import Fleet, KnownPool, Needs, PoolNow, fleet_of, is_able, is_of_model
@@ -53,23 +53,6 @@ __all__ = [
 
 #: A pool's own Lane must be sooner than the mixed one by this share of what the Shard takes there.
 PAYS = 0.25
-#: Tokens per second of a worker while nothing was measured of any that can run the Shard.
-_NOMINAL_TOKENS_PER_S = 100.0
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What lies ahead of a Shard, in expected tokens.
-
-    `sent_tokens` by Lane: sent, and not answered yet. `waiting_tokens`: those of the same model
-    that were not sent. `full`: Lanes that nothing more is sent to just now. `short`: those of pools
-    that will run out of work before the others (short_pools.py).
-    """
-
-    sent_tokens: Mapping[str, float] = field(default_factory=dict)
-    waiting_tokens: float = 0.0
-    full: frozenset[str] = frozenset()
-    short: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +129,7 @@ def route(needs: Needs, fleet: Fleet, load: Load, *, now: float) -> Route:
     able = _able(needs, fleet, row_tokens)
     if not able:
         return Waits(_why_waits(needs, fleet, row_tokens, now=now))
-    work = _Work(needs, fleet, load)
+    work = ExpectedWork(needs, fleet, load)
     finish = {pool.lane: work.finish_s(pool) for pool in able if pool.takes_own}
     handicap = dict.fromkeys(finish, 0.0)
     everybody_can = all(pool.can_run(needs, row_tokens) for pool in work.listeners)
@@ -227,63 +210,6 @@ def _rank(needs: Needs, lane: str, able: list[PoolNow], load: Load) -> tuple[boo
     """As ToLane has it."""
     is_left = any(pool.lane in load.short and pool.lane != lane for pool in able)
     return is_left, needs.num_expected_tokens / max(needs.num_jobs, 1)
-
-
-class _Work:
-    """What one Shard takes on each pool, and what lies ahead of it there, in seconds."""
-
-    def __init__(self, needs: Needs, fleet: Fleet, load: Load) -> None:
-        self._load = load
-        self.listeners = [pool for pool in fleet.pools if pool.takes_bulk]
-        found = {p.lane: p.time_s(needs) for p in fleet.pools if is_of_model(p.pool, needs.model)}
-        #: Whether the model has machines of several kinds.
-        self.is_mixed = len(found) > 1
-        num_tokens = max(needs.num_expected_tokens, 1)
-        nominal_s = num_tokens / _NOMINAL_TOKENS_PER_S
-        measured = [t for t in found.values() if t is not None] or [nominal_s]
-        #: On the fastest pool.
-        self.least_time_s = min(measured)
-        #: A pool that was not measured counts as the fastest until there is about a Shard for each
-        #: of its workers to be measured by, and then as the slowest: more may wait there for long.
-        self._time_s = {
-            p.lane: t
-            if (t := found.get(p.lane)) is not None
-            else self.least_time_s
-            if load.sent_tokens.get(p.lane, 0.0) < p.num_workers * num_tokens
-            else max(measured)
-            for p in fleet.pools
-        }
-        #: Tokens per second of all workers of a pool at work of this kind; never 0.
-        self._rate = {
-            p.lane: p.num_workers * num_tokens / max(self._time_s[p.lane], 1e-9)
-            for p in fleet.pools
-        }
-        in_bulk = load.sent_tokens.get(BULK_LANE, 0.0)
-        #: What listeners still have to do of the mixed Lane, which is the same for all Lanes.
-        self.bulk_wait_s = in_bulk / (sum(self._rate[p.lane] for p in self.listeners) or 1.0)
-        of_model = sum(self._rate[lane] for lane in found)
-        #: Until all that waits has been sent: then it would be the Shard's turn.
-        self._turn_s = load.waiting_tokens / (of_model or 1.0)
-
-    def finish_s(self, pool: PoolNow) -> float:
-        """On the Lane of a pool, apart from `bulk_wait_s`."""
-        return self._ahead_s(pool) + self._wait_s(pool.lane) + self._time_s[pool.lane]
-
-    def finish_of_bulk_s(self) -> float:
-        """On the mixed Lane, where the first that is free takes it, who may be the slowest.
-
-        Apart from `bulk_wait_s`. While its window is full nobody who listens there is idle, so that
-        nothing is won by going past it.
-        """
-        ahead_s = min(self._ahead_s(pool) for pool in self.listeners)
-        slowest_s = max(self._time_s[pool.lane] for pool in self.listeners)
-        return ahead_s + slowest_s
-
-    def _ahead_s(self, pool: PoolNow) -> float:
-        return self._load.sent_tokens.get(pool.lane, 0.0) / self._rate[pool.lane]
-
-    def _wait_s(self, lane: str) -> float:
-        return self._turn_s if lane in self._load.full else 0.0
 
 
 def _reach(needs: Needs, fleet: Fleet) -> int:

@@ -25,7 +25,7 @@ def stop_strings(value: object) -> tuple[str, ...]:
         raise invalid(f"must have at most {MAX_STOP_STRINGS} strings, not {len(strings)}")
     if "" in strings:
         raise invalid("must not contain an empty string, which would stop every answer at once")
-    if any("\ufffd" in string for string in strings):
+    if any("\ufffd" in str(string) for string in strings):
         # Bytes may still become a character while an answer grows: where it is cut, and why it
         # ended, would not be one and the same thing.
         raise invalid("must not contain U+FFFD, which stands for bytes that are no character")

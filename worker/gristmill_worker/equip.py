@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -82,7 +83,8 @@ def _read_soon(folder: Path) -> None:
 
 def _fetch(folder: Path) -> None:
     for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as weights:
+        # Of what cannot be read, whoever loads it says what is wrong.
+        with suppress(OSError), path.open("rb") as weights:
             # The kernel takes some MiB of a call at most, and leaves the rest.
             for begin in range(0, path.stat().st_size, _FETCHED_BYTES):
                 os.posix_fadvise(weights.fileno(), begin, _FETCHED_BYTES, os.POSIX_FADV_WILLNEED)

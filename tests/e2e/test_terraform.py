@@ -151,6 +151,57 @@ def test_the_example_and_with_it_every_module_is_valid() -> None:
     assert {path.name for path in (SOURCE / "modules").iterdir()} <= used
 
 
+#: Parts that are left out; with the last ones the network and the ledger are there already.
+WITHOUT = [
+    {"network", "database", "services", "workers", "alarms"},
+    {"workers"},
+    {"services", "database"},
+    {"network", "database"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_what_is_there_already_is_left_out_and_nothing_asks_for_it() -> None:
+    terraform_command()
+    values = {
+        "name": "parts",
+        "region": REGION,
+        "certificate": f"arn:aws:acm:{REGION}:{ACCOUNT}:certificate/1",
+    }
+    with fast_folder() as folder, running_aws() as aws:
+        terraform = Terraform(folder, {"AWS_ENDPOINT_URL": aws.url})
+        root = folder / "root"
+        root.mkdir()
+        subnets = aws.client("ec2").describe_subnets()["Subnets"]
+        there = {
+            "vpc_id": subnets[0]["VpcId"],
+            "private_subnet_ids": [one["SubnetId"] for one in subnets[:2]],
+            "ledger_url": "postgresql://gristmill@db.example/gristmill",
+        }
+        planned = []
+        for left_out in WITHOUT:
+            parts: dict[str, Any] = {"parts": dict.fromkeys(sorted(left_out), False)}
+            parts |= there if left_out == WITHOUT[-1] else {}
+            said = "".join(f"  {name} = {json.dumps(value)}\n" for name, value in parts.items())
+            root.joinpath("main.tf").write_text(
+                (ROOT % values).replace("  num_zones ", f"{said}  num_zones ")
+            )
+            if not planned:
+                terraform.init(root)
+            terraform.call("plan", "-input=false", "-out=plan")
+            plan = json.loads(terraform.call("show", "-json", "plan"))
+            planned.append({one["type"] for one in plan["resource_changes"]})
+
+    least, no_workers, workers_only, own_network = planned
+    assert {"aws_s3_bucket", "aws_sqs_queue", "aws_iam_role"} <= least
+    assert not {one for one in least if one.startswith(("aws_ecs", "aws_vpc", "aws_db", "aws_lb"))}
+    assert "aws_autoscaling_group" not in no_workers and "aws_ecs_service" in no_workers
+    assert "aws_autoscaling_group" in workers_only and "aws_db_instance" not in workers_only
+    assert "aws_lb" not in workers_only
+    assert "aws_ecs_service" in own_network and not {"aws_vpc", "aws_db_instance"} & own_network
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_queues_are_those_that_gristmill_itself_would_make(made: Made) -> None:

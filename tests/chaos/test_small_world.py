@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from small_world import run_world
 
-from gristmill.control import accept, dispatch
+from gristmill.control import accept
 from gristmill_worker import intake
 from gristmill_worker.segments import ShardProgress
 
@@ -38,10 +38,6 @@ def begins_anew(*args: Any) -> ShardProgress:
     return replace(READ(*args), generated={})
 
 
-def never_condemns(*args: Any, **kwargs: Any) -> Any:
-    return replace(JUDGE(*args, **kwargs), condemned=frozenset())
-
-
 def condemns_at_once(*args: Any, **kwargs: Any) -> Any:
     verdict = JUDGE(*args, **kwargs)
     return replace(verdict, condemned=verdict.condemned | verdict.suspected.keys())
@@ -51,9 +47,7 @@ READ, JUDGE = intake.read_shard_progress, intake.judge
 PLANTED = {
     "a result counts twice": (accept, "new_results", counts_twice),
     "an attempt begins anew": (intake, "read_shard_progress", begins_anew),
-    "poison is tried for ever": (intake, "judge", never_condemns),
     "one death condemns": (intake, "judge", condemns_at_once),
-    "nothing is rung again": (dispatch, "ring", lambda *args, **kwargs: None),
 }
 
 

@@ -206,7 +206,7 @@ def running_fleet(machines: Sequence[Machine], timing: Timing) -> Iterator[RealF
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            settings = {
+            settings: dict[str, Any] = {
                 "lease_s": timing.lease_s,
                 "flush_interval_s": timing.flush_interval_s,
                 "quiet_flush_interval_s": 2 * timing.flush_interval_s,

@@ -45,6 +45,23 @@ def test_a_resumed_row_goes_on_as_if_nothing_had_happened(
     assert finished.generated.times_ms[:at] == tuple(range(at))
 
 
+def test_an_answer_that_had_ended_where_the_memory_ends_is_not_refused_on_resume(
+    model_pair: Any,
+) -> None:
+    """Other answers to the same prompt ran on when its Worker went."""
+    _, loaded = model_pair("llama")
+    [prompt] = prompts([5])
+    job = greedy_job(prompt, 100, ignore_eos=True)
+    whole = run(make_engine(loaded, num_blocks=6), [("row", job)])["row"]
+    engine = make_engine(loaded, num_blocks=6)
+    engine.add("row", job, whole.generated)
+
+    again = run(engine, [])["row"]
+
+    assert len(whole.generated.token_ids) == 19 and again.error is None
+    assert again.generated == whole.generated and again.finish_reason is FinishReason.LENGTH
+
+
 def test_seeded_rows_do_not_depend_on_their_company(model_pair: Any) -> None:
     _, loaded = model_pair("qwen3")
     rows = prompts([3, 9, 20, 33])

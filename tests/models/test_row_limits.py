@@ -14,7 +14,7 @@ from tiny import as_loaded, greedy_alone, greedy_job, make_model, prompts
 from gristmill.control.accept import take_bells
 from gristmill.control.dispatch import dispatch
 from gristmill.control.sweep import sweep
-from gristmill.fleet import WorkerState
+from gristmill.fleet import FORGET_AFTER_S, WorkerState
 from gristmill.settings import Settings
 from gristmill.stores.segments import list_segments, read_segment
 from gristmill.types import FinishReason, Row
@@ -68,14 +68,18 @@ class House:
             wall=self.bench.clock,
         )
 
+    def beat(self) -> None:
+        for announcer in self.announcers.values():
+            announcer.send()
+        take_bells(self.bench.control)
+
     def run(self, seconds: int) -> None:
         """To the end of the batch at most."""
         for second in range(seconds):
             if self.bench.batch.completed == len(JOBS):
                 return
             if second % 5 == 0:
-                for announcer in self.announcers.values():
-                    announcer.send()
+                self.beat()
             take_bells(self.bench.control)
             dispatch(self.bench.control)
             for worker in self.workers.values():
@@ -86,6 +90,12 @@ class House:
             take_bells(self.bench.control)
             sweep(self.bench.control)
 
+    def decoded(self, shard_n: int) -> int:
+        """Tokens of the only row of a Shard that has not ended, as the Store knows them."""
+        found = list_segments(self.bench.store, TENANT, BATCH, self.bench.batch.run_id, shard_n)
+        segments = [s for bell in found if (s := read_segment(self.bench.store, bell))]
+        return sum(len(c.token_ids) for s in segments for c in s.checkpoints)
+
     def answers(self) -> dict[int, tuple[tuple[int, ...], FinishReason]]:
         found = list_segments(self.bench.store, TENANT, BATCH, self.bench.batch.run_id)
         results = [
@@ -95,6 +105,7 @@ class House:
             row.idx: (result.choices[0].token_ids, result.choices[0].finish_reason)
             for result in results
             for row in result.rows
+            if result.error is None
         }
 
 
@@ -147,3 +158,25 @@ def test_a_larger_machine_that_joins_half_way_ends_answers_where_they_ended_befo
     assert {i: len(ids) for i, (ids, _) in house.answers().items()} == {
         i: 10 if i == 1 else (24 if i < 2 else 48) - len(ids) for i, ids in enumerate(PROMPTS)
     }
+
+
+def test_what_an_answer_had_beyond_a_limit_that_was_lowered_is_cut(house: House) -> None:
+    """The machine that takes the most goes for good while it decodes: no row fails for that."""
+    for name in ("large", "small"):
+        house.load(name)
+        house.make_ready(name)
+    house.beat()
+    house.bench.clock.advance(8)  # nobody else was started together with them
+    dispatch(house.bench.control)
+    large = house.workers.pop("large")
+    for _ in range(30):
+        large.turn()
+    large.drain()
+    had = house.decoded(0)
+    del house.announcers["large"]
+    house.bench.clock.advance(FORGET_AFTER_S)
+    house.run(30)
+
+    num_left = SIZES["small"] - len(PROMPTS[0])
+    assert num_left < had < SIZES["large"] - len(PROMPTS[0])
+    assert house.answers()[0] == (alone(0, num_left), FinishReason.LENGTH)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gristmill.marks import CloseReason, Mark
 from gristmill.queues.base import Lease
 from gristmill.types import Job, RowError, RowResult, Segment, Shard, ShardPointer
-from gristmill_worker.choices import assemble, computed_choices, of_choice
+from gristmill_worker.choices import assemble, computed_choices, cut, of_choice
 from gristmill_worker.engine.base import NOTHING, Finished, Generated
 from gristmill_worker.evidence import Place, Verdict
 from gristmill_worker.segments import SegmentWriter, ShardProgress
@@ -87,7 +87,8 @@ class Attempt:
                 resume = progress.generated.get((job_idx, choice_idx), NOTHING)
                 seq_id = f"{self.id}/{job_idx}/{choice_idx}"
                 self.running[seq_id] = (job_idx, choice_idx)
-                self.waiting.append(Start(seq_id, of_choice(job, choice_idx), resume))
+                alone = of_choice(job, choice_idx)
+                self.waiting.append(Start(seq_id, alone, cut(resume, alone)))
         #: For the log.
         self.beginning = (
             f"jobs={len(shard.jobs)} finished_before={len(progress.finished)} "

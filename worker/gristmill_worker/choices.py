@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from gristmill.grammar import violation
 from gristmill.types import Choice, FinishReason, Job, JobKind, RowError, RowResult, Times, Usage
-from gristmill_worker.engine.base import Finished
+from gristmill_worker.engine.base import Finished, Generated
 
 
 def computed_choices(job: Job) -> range:
@@ -39,6 +39,14 @@ def _within_limit(job: Job) -> Job:
     if not job.row_limit or job.params.max_tokens <= num_left:
         return job
     return replace(job, params=replace(job.params, max_tokens=num_left))
+
+
+def cut(resume: Generated, job: Job) -> Generated:
+    """What the Job of one Choice goes on from, where its limit was lowered since that was made."""
+    most = job.params.max_tokens
+    if len(resume.token_ids) <= most:
+        return resume
+    return Generated(resume.token_ids[:most], resume.times_ms[:most], resume.logprobs[:most])
 
 
 def choice_seed(seed: int, choice_idx: int) -> int:

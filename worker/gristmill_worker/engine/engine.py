@@ -166,15 +166,15 @@ class ContinuousBatchingEngine:
             ),
         )
         self._decoding[seq_id] = decoding
-        seq.error = refusal(
+        if seq.finish_reason is None and resume.token_ids:
+            self._look_for_the_end(seq)  # what had ended needs no room for one token more
+        seq.error = seq.error or refusal(
             seq,
             self._loaded,
             max_model_len=self.max_model_len,
             num_kv_tokens=self.num_blocks * self._config.block_size,
             makes_vectors=seq.embedding is None or self._runner.makes_vectors,
         )
-        if seq.error is None and seq.finish_reason is None and resume.token_ids:
-            self._look_for_the_end(seq)
         if seq.has_ended:
             self._ended_at_add.append(seq)
         else:

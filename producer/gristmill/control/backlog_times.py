@@ -89,7 +89,9 @@ class BacklogTimes:
         times = [sum(part.num_tokens for part in found) / (num_all * of_one)]
         for lanes in {part.lanes for part in found if part.lanes is not None}:
             num_tokens = sum(
-                part.num_tokens for part in found if part.lanes is not None and part.lanes <= lanes
+                part.num_tokens
+                for part in found
+                if part.lanes == lanes or (part.lanes and part.lanes < lanes)
             )
             rate = sum(
                 self._speeds.num_alive(lane, model) * self._speeds.of_one(lane, model)

@@ -77,9 +77,11 @@ class LedgerGauges:
         self._put_batches(conn, now)
         self._put_costs(conn, now)
         known, wanted = workers.list_workers(conn), backlog.list_models(conn)
-        self._put_workers(known, now, served, wanted)
-        fitting = (one for one in known if not is_namesake(one.card.model, wanted))
-        speeds = WorkerSpeeds(fitting, now, assumed=self._control.settings.worker_tokens_per_s)
+        there = {pin for worker in known for pin in worker.card.pins}
+        unfit = {pin for pin in there if is_namesake(pin, wanted)}
+        self._put_workers(known, now, served, unfit)
+        assumed = self._control.settings.worker_tokens_per_s
+        speeds = WorkerSpeeds(known, now, assumed=assumed, unfit=unfit)
         tokens = self._put_backlog(conn, served)
         times = BacklogTimes(tokens, kinds, fleet, speeds)
         for of in tokens:
@@ -115,14 +117,14 @@ class LedgerGauges:
         known: Iterable[KnownWorker],
         now: float,
         served: set[str],
-        wanted: Collection[ModelPin],
+        unfit: Collection[ModelPin],
     ) -> None:
         """How many of each model, or LoRA adapter, there are, by what they do."""
         counts: Counter[tuple[str, str]] = Counter()
         for worker in known:
             is_alive, state = worker.is_alive_at(now), worker.state_at(now).value
             for model in worker.card.pins:
-                is_unfit = is_alive and is_namesake(model, wanted)
+                is_unfit = is_alive and model in unfit
                 counts[model.name, _UNFIT if is_unfit else state] += 1
         for name in served | {name for name, _ in counts}:
             for state in _TOLD_STATES:

@@ -7,11 +7,12 @@ stays as it is when workers come, load, idle, drain and die.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from statistics import fmean
 
 from gristmill.fleet import KnownWorker, WorkerState, lane_of
 from gristmill.queues.base import BULK_LANE
+from gristmill.types import ModelPin
 
 #: They work, or will.
 _COMING = (WorkerState.LOADING, WorkerState.READY)
@@ -25,7 +26,15 @@ class WorkerSpeeds:
     the last day; `assumed` tokens per second while there are none.
     """
 
-    def __init__(self, known: Iterable[KnownWorker], now: float, *, assumed: float) -> None:
+    def __init__(
+        self,
+        known: Iterable[KnownWorker],
+        now: float,
+        *,
+        assumed: float,
+        unfit: Collection[ModelPin] = (),
+    ) -> None:
+        """`unfit` ones of what workers run count for nothing."""
         self._assumed = assumed
         self._alive: dict[tuple[str, str], list[float]] = {}
         self._gone: dict[tuple[str, str], list[float]] = {}
@@ -35,7 +44,8 @@ class WorkerSpeeds:
             is_alive = worker.is_alive_at(now)
             # While it loads, nobody knows what it can.
             own = [lane_of(card)] if card.max_row_tokens > 0 else []
-            for of in itertools.product((BULK_LANE, *own), (pin.name for pin in card.pins)):
+            names = [pin.name for pin in card.pins if pin not in unfit]
+            for of in itertools.product((BULK_LANE, *own), names):
                 if worker.state_at(now) in _COMING:
                     self._num_alive[of] = self._num_alive.get(of, 0) + 1
                 if card.busy_tokens_per_s:

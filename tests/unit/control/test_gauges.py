@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from mill import Mill
@@ -14,7 +15,7 @@ from gristmill.control.gauges import LedgerGauges
 from gristmill.control.worker_speeds import WorkerSpeeds
 from gristmill.errors import StoreError
 from gristmill.fleet import KnownWorker, WorkerBeat, WorkerCard, WorkerState, lane_of
-from gristmill.ledger import models, workers
+from gristmill.ledger import backlog, models, workers
 from gristmill.ledger.models import ServedModel
 from gristmill.ledger.size_classes import Kind
 from gristmill.metrics import Process
@@ -179,6 +180,9 @@ def test_lanes_are_worked_off_at_once_and_long_rows_only_by_those_that_take_them
     assert times({"bulk": 4000}, make_kind(4096, 3600)) == (10, 10)
     # Nobody takes these: as if one did.
     assert times({"bulk": 4000}, make_kind(65536, 4000))[1] == pytest.approx(4000 / (400 / 3))
+    # Those that do others shall not do these as well.
+    nobodys, only_large = make_kind(65536, 2000), make_kind(16384, 3600)
+    assert times({"bulk": 5600}, nobodys, only_large)[1] == 18
     assert times({"bulk": 400, "pool-of-old": 3600}) == (1, 10)
 
 
@@ -196,6 +200,25 @@ def test_a_worker_of_another_revision_under_the_same_name_is_unfit_and_counts_fo
     assert (found["workers", "fake", "ready"], found["workers", "fake", "unfit"]) == (1, 1)
     assert found["backlog_model_seconds", "fake"] == found["backlog_seconds", "bulk", "fake"] == 32
     assert idle["workers", "fake", "unfit"] == 0  # nothing is left that it could not do
+
+
+def test_a_worker_with_another_version_of_an_adapter_counts_for_its_model_alone(
+    mill: Mill,
+) -> None:
+    label = f"fake-legal@{'0' * 32}"
+    announce(mill.bench, "wrk-1", WorkerState.READY, busy_tokens_per_s=250.0, adapters=(label,))
+    asked_for = replace(PIN, name="fake-legal", revision=f"{PIN.revision}+{'1' * 32}")
+    with patch.object(backlog, "list_models", lambda conn: [PIN, asked_for]):
+        found = look(mill.bench)
+    with mill.bench.ledger.read() as conn:
+        known = workers.list_workers(conn)
+    unfit = {pin for pin in known[0].card.pins if pin.adapter}
+    speeds = WorkerSpeeds(known, mill.bench.control.now, assumed=1.0, unfit=unfit)
+
+    assert (found["workers", "fake", "ready"], found["workers", "fake", "unfit"]) == (1, 0)
+    assert found["workers", "fake-legal", "unfit"] == 1
+    assert [speeds.num_alive("bulk", name) for name in ("fake", "fake-legal")] == [1, 0]
+    assert [speeds.of_one("bulk", name) for name in ("fake", "fake-legal")] == [250, 1]
 
 
 def test_workers_that_are_not_heard_of_are_lost_and_those_that_ended_are_none(bench: Bench) -> None:

@@ -130,6 +130,7 @@ def test_helm_refuses_what_the_schema_refuses(values: dict[str, Any], place: str
         ),
         ({"api": {"minAvailable": 2}}, "api.minAvailable is 2 of 2 replicas"),
         ({"control": {"minAvailable": "100%"}}, "no node with one of them could ever be drained"),
+        ({"control": {"minAvailable": "51%"}}, "control.minAvailable is 51% of 2 replicas"),
         ({"networkPolicy": {"ledger": {"to": []}}}, "networkPolicy.ledger.to is empty"),
         ({"networkPolicy": {"queue": {"to": []}}}, "networkPolicy.queue.to is empty"),
         ({"networkPolicy": {"broker": {"to": []}}}, "networkPolicy.broker.to is empty"),

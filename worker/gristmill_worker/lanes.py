@@ -62,7 +62,8 @@ class Lanes:
             )
 
     def _failing_s(self) -> float:
-        return 0.0 if self._failing_since is None else self._clock() - self._failing_since
+        since = self._failing_since  # asked by other threads, too
+        return 0.0 if since is None else self._clock() - since
 
     def receive(
         self, wait_s: float, *, max_rows: int | None, max_tokens: int | None

@@ -7,10 +7,12 @@ must be true whatever happens. `python tests/chaos/small_world.py 0 1000` runs s
 
 from __future__ import annotations
 
+import atexit
 import random
 import shutil
 import sqlite3
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -211,9 +213,9 @@ class World:
 
 @cache
 def _shared_folder() -> Path:
-    import tempfile
-
-    return Path(tempfile.mkdtemp())
+    folder = Path(tempfile.mkdtemp(prefix="gristmill-small-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @cache

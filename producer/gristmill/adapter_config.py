@@ -100,7 +100,7 @@ class LoraConfig:
     def _is_in_layers(self, module: str) -> bool:
         if not self.layers_to_transform:
             return True
-        patterns = [rf"(?:^|.*?\.){name}\.(\d+)\." for name in self.layers_pattern]
+        patterns = [_in_layer(name) for name in self.layers_pattern]
         for pattern in patterns or [r".*?\.[^.]*\.(\d+)\."]:
             found = re.match(pattern, module)
             if found is not None:
@@ -116,7 +116,7 @@ def read_config(folder: Path) -> LoraConfig:
         raise ModelNotFound(f"{folder} holds no {CONFIG_FILE}, so it is no adapter of PEFT.")
     try:
         config = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelUnsupported(f"{path} is not valid JSON: {error}") from error
     if not isinstance(config, dict):
         raise ModelUnsupported(f"{path} holds no JSON object.")
@@ -126,7 +126,7 @@ def read_config(folder: Path) -> LoraConfig:
         value = config.get(name)
         try:
             return default if value is None else read(value)
-        except (TypeError, ValueError, AttributeError, re.error):
+        except (TypeError, ValueError, OverflowError, AttributeError, re.error):
             raise ModelUnsupported(
                 f"{path} has {name} {value!r}, which PEFT would not have written. Save the "
                 "adapter again with save_pretrained()."
@@ -137,14 +137,14 @@ def read_config(folder: Path) -> LoraConfig:
         raise ModelUnsupported(f"{path} names no target_modules, so it adds to nothing.")
     return LoraConfig(
         rank=field("r", _count, 8),
-        alpha=field("lora_alpha", float, 8.0),
+        alpha=field("lora_alpha", _number, 8.0),
         uses_rslora=field("use_rslora", bool, False),
         target_modules=targets,
         exclude_modules=field("exclude_modules", _names, ()),
         layers_to_transform=field("layers_to_transform", _layers, ()),
-        layers_pattern=field("layers_pattern", _words, ()),
+        layers_pattern=field("layers_pattern", _layer_names, ()),
         rank_pattern=field("rank_pattern", lambda value: _pattern(value, _count), {}),
-        alpha_pattern=field("alpha_pattern", lambda value: _pattern(value, float), {}),
+        alpha_pattern=field("alpha_pattern", lambda value: _pattern(value, _number), {}),
     )
 
 
@@ -182,7 +182,7 @@ def _matches(names: str | Sequence[str], module: str) -> bool:
 
 def _of_pattern(pattern: Mapping[str, _T], module: str, default: _T) -> _T:
     for key, value in pattern.items():
-        if re.match(rf"(.*\.)?({key})$", module):
+        if re.match(_ending_as(key), module):
             return value
     return default
 
@@ -211,7 +211,30 @@ def _count(value: Any) -> int:
     return value
 
 
+def _number(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _layer_names(value: Any) -> tuple[str, ...]:
+    words = _words(value)
+    for word in words:
+        re.compile(_in_layer(word))
+    return words
+
+
+def _in_layer(name: str) -> str:
+    """Of modules in the layers of a list that is called so, with the number of the layer."""
+    return rf"(?:^|.*?\.){name}\.(\d+)\."
+
+
+def _ending_as(key: str) -> str:
+    return rf"(.*\.)?({key})$"
+
+
 def _pattern(value: Any, read: Callable[[Any], Any]) -> dict[str, Any]:
     for key in value:
-        re.compile(key)
+        re.compile(_ending_as(key))
     return {key: read(one) for key, one in value.items()}

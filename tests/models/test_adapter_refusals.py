@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,11 @@ import pytest
 import torch
 from lora import save_adapter, with_adapters, write_config
 from safetensors.torch import load_file, save_file
+from tiny import VOCAB_SIZE
+from transformers import ModernBertDecoderConfig, ModernBertDecoderForCausalLM
 
 from gristmill.errors import ModelNotFound, ModelUnsupported
+from gristmill_worker.models.hook import ATTENTION
 
 WEIGHTS = "adapter_model.safetensors"
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
@@ -82,6 +87,13 @@ CASES: dict[str, tuple[Callable[[Path, Any], None], str]] = {
     "no targets": (change_config(target_modules=[]), "no target_modules"),
     "odd rank": (change_config(r="many"), "r 'many'"),
     "odd pattern": (change_config(rank_pattern={"(": 4}), "rank_pattern"),
+    "a pattern that cannot end a name": (
+        change_config(alpha_pattern={"(?i)q": 4}),
+        "alpha_pattern",
+    ),
+    "odd layers": (change_config(layers_to_transform=[0], layers_pattern="("), "layers_pattern"),
+    "an endless scale": (change_config(lora_alpha=float("inf")), "lora_alpha inf"),
+    "a scale beyond the dtype": (change_config(lora_alpha=1e41), "not finite"),
     "another rank": (change_config(r=8), "(4, 64)"),
     "cut short": (cut, "cut or damaged"),
     "not finite": (
@@ -119,6 +131,36 @@ def test_what_cannot_be_run_exactly_is_refused(
         with_adapters(loaded, packed=False, one=folder)
 
     assert said in str(raised.value) and str(folder) in str(raised.value)
+
+
+def test_a_layer_that_sees_only_the_tokens_of_logits_is_refused(
+    model_pair: Any, tmp_path: Path
+) -> None:
+    sizes = {"vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 96}
+    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id"), 0)
+    config = ModernBertDecoderConfig(
+        **sizes, **ids, num_hidden_layers=2, num_attention_heads=4, eos_token_id=2, sep_token_id=2
+    )
+    model = ModernBertDecoderForCausalLM(config).eval()
+    model.set_attn_implementation(ATTENTION)
+    loaded = replace(model_pair("llama")[1], model=model)
+    folder = save_adapter(tmp_path / "one", model, ends=("q_proj", "dense"))
+
+    with pytest.raises(ModelUnsupported, match=r"lm_head\.dense.* does not see each token"):
+        with_adapters(loaded, packed=False, one=folder)
+
+
+def test_weights_that_are_loaded_stay_when_their_file_is_written_over(
+    oracle_and_folder: tuple[Any, Any, Path],
+) -> None:
+    _, loaded, folder = oracle_and_folder
+    deltas = with_adapters(loaded, packed=False, one=folder).adapters["one"].values()
+    before = [delta.of(torch.ones(1, 64)) for delta in deltas]
+
+    with (folder / WEIGHTS).open("r+b") as file:
+        file.write(bytes(os.path.getsize(folder / WEIGHTS)))
+
+    assert all(map(torch.equal, before, [delta.of(torch.ones(1, 64)) for delta in deltas]))
 
 
 def test_an_adapter_of_a_larger_model_is_refused(model_pair: Any, tmp_path: Path) -> None:

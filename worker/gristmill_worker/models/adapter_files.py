@@ -34,6 +34,8 @@ class _Layer:
     in_features: int
     out_features: int
     sees_all: bool = False
+    #: Of its input, and so of its weights.
+    dtype: torch.dtype = torch.float32
 
 
 @dataclass(slots=True)
@@ -61,15 +63,20 @@ def _read(
     config = read_config(folder)
     pairs = _read_pairs(folder)
     _check_names(folder, config, set(pairs), model, layers)
-    weight = next(model.parameters())
     deltas: dict[str, Delta] = {}
     for name, pair in pairs.items():
         down, up = _checked(folder, config, name, pair, layers[name])
-        scaled = up.float() * config.scale_of(name)
-        deltas[name] = Delta(
-            pack_or_keep(down.to(weight.device, weight.dtype), packing),
-            pack_or_keep(scaled.to(weight.device, weight.dtype), packing),
-        )
+        matrices = [
+            # A copy: what was read is the file itself, which may be written over later.
+            matrix.to(model.device, layers[name].dtype, copy=True)
+            for matrix in (down, up.float() * config.scale_of(name))
+        ]
+        if not all(bool(torch.isfinite(matrix).all()) for matrix in matrices):
+            raise ModelUnsupported(
+                f"The adapter in {folder} holds weights for {name} that are not finite, or not so "
+                f"as {layers[name].dtype} times {config.scale_of(name):g}. {_AGAIN}."
+            )
+        deltas[name] = Delta(*(pack_or_keep(matrix, packing) for matrix in matrices))
     return deltas
 
 
@@ -154,10 +161,6 @@ def _checked(
             f"model and its configuration want {wanted[0]} and {wanted[1]}. It was trained on "
             "another model: use the base that it belongs to."
         )
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in (pair.down, pair.up)):
-        raise ModelUnsupported(
-            f"The adapter in {folder} holds weights for {name} that are not finite. {_AGAIN}."
-        )
     return pair.down, pair.up
 
 
@@ -173,13 +176,14 @@ def _linear_layers(model: Any) -> dict[str, _Layer]:
 
     def note(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
         _, layer = modules[module]
-        layer.sees_all = True
+        layer.sees_all, layer.dtype = True, args[0].dtype
         if args[0].shape[:-1].numel() != _NUM_PROBED:
             blind.add(module)
 
     hooks = [module.register_forward_pre_hook(note) for module in modules]
     try:
-        run_three_tokens(model, CallRecorder())
+        # With logits of one token only, what stands behind that choice sees fewer.
+        run_three_tokens(model, CallRecorder(), num_logits=1)
     finally:
         for hook in hooks:
             hook.remove()

@@ -139,13 +139,18 @@ def _same_kv(one: AttentionCall, other: AttentionCall) -> bool:
 
 
 @torch.inference_mode()
-def run_three_tokens(model: Any, context: ForwardContext) -> None:
-    """The smallest forward pass that shows how a model calls its parts."""
+def run_three_tokens(model: Any, context: ForwardContext, *, num_logits: int | None = None) -> None:
+    """The smallest forward pass that shows how a model calls its parts.
+
+    With `num_logits` only so many of the last tokens go on to its head, as in a step.
+    """
+    more = {} if num_logits is None else {"logits_to_keep": num_logits}
     with forward_context(context):
         model(
             input_ids=torch.zeros(1, 3, dtype=torch.long, device=model.device),
             position_ids=torch.arange(3, device=model.device)[None],
             use_cache=False,
+            **more,
         )
 
 

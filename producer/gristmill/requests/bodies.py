@@ -85,7 +85,8 @@ class _Body(StructuredFields):
         A signed seed keeps its 64 bits; a row for which nothing is drawn needs none and has 0, so
         that equal rows of that sort are equal Jobs.
         """
-        temperature = 1.0 if self.temperature is None else self.temperature
+        # Adding 0.0 turns -0.0 into it. They count as equal, and read differently in a receipt.
+        temperature = 1.0 if self.temperature is None else self.temperature + 0.0
         seed = derived_seed if self.seed is None else self.seed % 2**64
         return SamplingParams(
             max_tokens=max_tokens,
@@ -93,7 +94,7 @@ class _Body(StructuredFields):
             top_p=1.0 if self.top_p is None else self.top_p,
             top_k=max(self.top_k or 0, 0),  # -1 is another way to say "off"
             min_p=self.min_p or 0.0,
-            # "or" would hide nothing here: 0 is the default. Adding 0.0 turns -0.0 into it.
+            # "or" would hide nothing here: 0 is the default.
             frequency_penalty=(self.frequency_penalty or 0.0) + 0.0,
             presence_penalty=(self.presence_penalty or 0.0) + 0.0,
             repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
@@ -236,7 +237,7 @@ def _check_min_tokens(fields: ChatBody | CompletionBody) -> None:
 
 
 def _bias(logit_bias: Mapping[str, float] | None) -> tuple[tuple[int, float], ...]:
-    return tuple(sorted((int(token), bias) for token, bias in (logit_bias or {}).items()))
+    return tuple(sorted((int(token), bias + 0.0) for token, bias in (logit_bias or {}).items()))
 
 
 def _check_token(token: str, *, param: str, vocab_size: int) -> None:

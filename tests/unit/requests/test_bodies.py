@@ -144,6 +144,15 @@ def test_penalties_and_ends_arrive() -> None:
     assert found.has_penalties and not params(frequency_penalty=-0.0).has_penalties
 
 
+def test_a_zero_has_no_sign_so_that_no_receipt_shows_that_of_another_row() -> None:
+    """Parameters that are equal are made and written once for many rows."""
+    fields = ("temperature", "min_p", "frequency_penalty", "presence_penalty")
+    with_sign = params(**dict.fromkeys(fields, -0.0), logit_bias={"5": -0.0, "3": 1})
+    without = params(**dict.fromkeys(fields, 0.0), logit_bias={"5": 0.0, "3": 1})
+
+    assert repr(with_sign) == repr(without)
+
+
 def test_n_answers_and_best_of_that_is_no_other_number() -> None:
     assert params().n == params(n=None).n == params(best_of=1).n == 1
     assert params(n=128).n == 128 and params(n=3, best_of=3).n == 3

@@ -92,7 +92,8 @@ def test_run_answers_with_the_adapter_that_the_lines_name(
     assert texts(lines) == expected["support"]
     assert {line["response"]["body"]["model"] for line in lines} == {"support"}
     again = ("replay", "out.jsonl", "--input", "in.jsonl", "--model", str(folders["tiny"]))
-    replayed = gristmill.call(*again, "--id", "row-1", *options)
+    of_base = f"support@{folders['tiny']}={folders['support']}"
+    replayed = gristmill.call(*again, "--id", "row-1", "--adapter", of_base)
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
     plain = gristmill.call(*again, "--id", "row-1")
     assert plain.returncode == 6 and "another model" in plain.stderr

@@ -174,7 +174,8 @@ def _run(
     adapters: tuple[str, ...],
 ) -> dict[str, Any]:
     """The body of the answer to one request, computed alone on this machine."""
-    is_adapter = any(option.startswith(f"{served_name}=") for option in adapters)
+    names = [option.partition("=")[0].partition("@")[0] for option in adapters]
+    is_adapter = served_name in names
     with tempfile.TemporaryDirectory(prefix="gristmill-replay-") as folder:
         place = Path(folder)
         config = RunConfig(

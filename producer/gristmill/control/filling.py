@@ -121,10 +121,12 @@ class Filling:
                     break
                 if self._limits.is_too_long(batch, shard):
                     continue
-                to = self._limits.within(batch, shard, to)
-                if shards.mark_sent(self._conn, shard, now=now, ring_at=ring_at, lane=to.lane):
-                    self._routes.take(batch, shard, to.lane)
-                    yield batch, replace(shard, ring_at=ring_at), to
+                send = self._limits.within(batch, shard, to)
+                if send is not None and shards.mark_sent(
+                    self._conn, shard, now=now, ring_at=ring_at, lane=send.lane
+                ):
+                    self._routes.take(batch, shard, send.lane)
+                    yield batch, replace(shard, ring_at=ring_at), send
 
     def _is_held_back(self, batch: Batch) -> bool:
         """Whether the Shards under way are expected to use up the batch's budget."""

@@ -14,12 +14,12 @@ from sqlalchemy import Connection
 
 from gristmill.control.base import Control
 from gristmill.control.routes import key_of, needs_of_shard
-from gristmill.ledger import routed, size_classes
+from gristmill.ledger import routed, size_classes, workers
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import ShardRow
 from gristmill.loading import NO_LIMIT
 from gristmill.needs import features_in
-from gristmill.pools import Fleet, Needs
+from gristmill.pools import Fleet, Needs, fleet_of
 from gristmill.router import ToLane, find_certain, taken_row_tokens
 from gristmill.row_limits import add_limit, limit_of, read_limits
 from gristmill.stores.keys import limits_prefix
@@ -40,10 +40,12 @@ class RowLimits:
         worked_for: Container[str] = (),
     ) -> None:
         """`worked_for`: models that workers do work of, whether they say what they are or not."""
+        self._control = control
         self._store = control.store
         self._is_sole = control.fleet_view.is_sole
         self._conn = conn
         self._fleet = fleet
+        self._newest: Fleet | None = None
         self._worked_for = worked_for
         #: By model, what is certain, and whether a Shard with longer rows may be sent.
         self._most: dict[ModelPin, tuple[int, bool]] = {}
@@ -51,13 +53,17 @@ class RowLimits:
         self._limits: dict[str, list[int]] = {}
         self._lowered: set[tuple[str, int]] = set()
 
-    def within(self, batch: Batch, shard: ShardRow, to: ToLane) -> ToLane:
+    def within(self, batch: Batch, shard: ShardRow, to: ToLane) -> ToLane | None:
         """A Shard that has rows of more than a worker must take there ends them at their limit; not
-        one whose prompts are too long for all, which waits for another machine."""
+        one whose prompts are too long for all, which waits for another machine.
+
+        None while this round does not know of all machines: a later one sends the Shard.
+        """
         if to.row_tokens >= shard.max_row_tokens:
             return to
-        needs = replace(needs_of_shard(batch.model, shard), least_row_tokens=0)
-        if taken_row_tokens(needs, self._fleet) < shard.least_row_tokens:
+        needs = needs_of_shard(batch.model, shard)
+        most = taken_row_tokens(replace(needs, least_row_tokens=0), self._fleet)
+        if most < shard.least_row_tokens:
             return to
         features = features_in(shard.size_class)
         prefix = limits_prefix(batch.tenant_id, batch.id, batch.run_id, features)
@@ -65,6 +71,8 @@ class RowLimits:
             self._limits[prefix] = read_limits(self._store, prefix)
         limit = limit_of(shard.least_row_tokens, self._limits[prefix])
         if limit is None or limit > to.row_tokens:
+            if self._takes_more(needs, to.row_tokens):
+                return None
             limit = to.row_tokens
             add_limit(self._store, prefix, limit)
             self._limits[prefix].append(limit)
@@ -98,6 +106,15 @@ class RowLimits:
         if model in self._most and shard.max_row_tokens > self._most[model][0]:
             self._most[model] = self._most[model][0], False
         return False
+
+    def _takes_more(self, needs: Needs, row_tokens: int) -> bool:
+        """Whether a machine has been heard of since this round has read the fleet: another process
+        may have made a limit for it, or needs none."""
+        if self._newest is None:
+            most = self._control.settings.fleet_max_row_tokens
+            fleet = fleet_of(workers.list_workers(self._conn), self._control.clock())
+            self._newest = replace(fleet, max_row_tokens=most)
+        return taken_row_tokens(needs, self._newest) > row_tokens
 
     def _lower(self, batch: Batch, features: frozenset[str], limit: int) -> None:
         for one in size_classes.list_of_batch(self._conn, batch.tenant_id, batch.id):

@@ -70,8 +70,9 @@ def _recall_too_long(control: Control, fleet: Fleet) -> None:
             to = ToLane(BULK_LANE, control.clock(), row_tokens=taken_row_tokens(needs, fleet))
             with control.ledger.write() as conn:
                 # Also those that receive the message that it was sent with can run it then.
-                RowLimits(control, conn, fleet).within(batch, shard, to)
-            recall_one(control, shard)
+                is_certain = RowLimits(control, conn, fleet).within(batch, shard, to) is not None
+            if is_certain:
+                recall_one(control, shard)
 
 
 def recall_one(control: Control, shard: ShardRow) -> bool:

@@ -10,6 +10,7 @@ from pipeline import TENANT, Bench
 from sqlalchemy import delete, select
 
 from gristmill.control.dispatch import dispatch
+from gristmill.control.fleet_view import FleetView
 from gristmill.fleet import FORGET_AFTER_S
 from gristmill.ledger import schema
 from gristmill.ledger.schema_fleet import workers
@@ -136,6 +137,24 @@ def test_a_limit_is_lowered_when_what_takes_as_much_was_not_heard_of_for_a_day(
 
     assert 0 < before == waits < 4 and sorted(limits(mill)) == [512, 8192]
     assert mill.batch("one").completed == 4
+
+
+@pytest.mark.parametrize(("longest", "made"), [(ANY, [8192]), (8092, [])])
+def test_a_control_process_that_has_not_heard_of_a_machine_lowers_no_limit(
+    mill: FleetMill, longest: int, made: list[int]
+) -> None:
+    """Another one, which reads the fleet a moment later, has made it for that machine."""
+    late, early = (replace(mill.control, fleet_view=FleetView()) for _ in range(2))
+    mill.add("small", 512)
+    mill.bench.clock.advance(10)
+    assert len(late.fleet.pools) == 1
+    mill.bench.clock.advance(1)
+    mill.add("large", 8192)
+    mill.submit("one", [100] * 6, max_tokens=longest)
+
+    assert dispatch(early) == 2
+
+    assert dispatch(late) == 0 and limits(mill) == made and needed(mill) == {8192}
 
 
 def test_a_ledger_that_was_lost_learns_the_limit_from_the_store(mill: FleetMill) -> None:

@@ -36,6 +36,7 @@ CARD = WorkerCard(
     step_time=StepTime(0.01, 0.0001, 1e-7),
 )
 NOW = 1_000_000
+ENDED = WorkerState.ENDED
 
 
 @pytest.fixture(autouse=True)
@@ -114,10 +115,14 @@ def test_a_list_is_read_page_by_page(ledger: Ledger) -> None:
 def test_workers_are_forgotten_after_a_day_and_gone_ones_sooner_when_there_are_many(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not the last one that tells how long rows its pool takes: its rows would be refused."""
     monkeypatch.setattr(workers, "MAX_GONE", 2)
     put(ledger, beat("old"), now=NOW - int(FORGET_AFTER_S) - 1)
+    larger = replace(CARD, max_row_tokens=2**15)
+    ended = (WorkerBeat(replace(larger, worker_id=f"large-{n}"), 0, ENDED, 5.5) for n in range(2))
+    put(ledger, *ended, now=NOW - 300)
     for n in range(4):
-        put(ledger, beat(f"gone-{n}", state=WorkerState.ENDED), now=NOW - 100 + n)
+        put(ledger, beat(f"gone-{n}", state=ENDED), now=NOW - 100 + n)
     put(ledger, *(beat(f"alive-{n}") for n in range(4)), now=NOW - 200 + 190)
 
     with ledger.write() as conn:
@@ -125,11 +130,12 @@ def test_workers_are_forgotten_after_a_day_and_gone_ones_sooner_when_there_are_m
         again = workers.forget_old(conn, now=NOW)
         left = workers.list_workers(conn)
 
-    assert sorted(known.card.worker_id for known in forgotten) == ["gone-0", "gone-1", "old"]
+    gone = ["gone-0", "gone-1", "large-1", "old"]
+    assert sorted(known.card.worker_id for known in forgotten) == gone
     assert again == []
     assert [known.card.worker_id for known in left] == [
         *(f"alive-{n}" for n in range(4)),
-        *("gone-2", "gone-3"),
+        *("gone-2", "gone-3", "large-0"),
     ]
 
 

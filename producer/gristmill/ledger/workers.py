@@ -5,7 +5,7 @@ A beat may be lost, repeated or late: a newer one always wins, and nothing count
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,8 +13,17 @@ import msgspec
 from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from gristmill.fleet import FORGET_AFTER_S, LOST_AFTER_S, KnownWorker, WorkerBeat, WorkerState
+from gristmill.fleet import (
+    FORGET_AFTER_S,
+    LOST_AFTER_S,
+    KnownWorker,
+    Pool,
+    WorkerBeat,
+    WorkerState,
+    pool_of,
+)
 from gristmill.ledger.schema_fleet import workers
+from gristmill.loading import has_loaded
 
 #: Of Workers that have ended or are lost so many are kept at most, the newest: one that dies at
 #: each start shall not fill the table within its day.
@@ -83,7 +92,10 @@ def count_alive(conn: Connection, now: float) -> int:
 
 
 def forget_old(conn: Connection, *, now: int) -> list[KnownWorker]:
-    """Remove Workers that were not heard of for a day, and gone ones beyond MAX_GONE: those."""
+    """Remove Workers that were not heard of for a day, and gone ones beyond MAX_GONE: those.
+
+    Within the day one stays that tells what its pool takes, and no other does.
+    """
     is_gone = or_(
         workers.c.state == WorkerState.ENDED.value, workers.c.heard_at < now - LOST_AFTER_S
     )
@@ -97,9 +109,29 @@ def forget_old(conn: Connection, *, now: int) -> list[KnownWorker]:
     is_old = workers.c.heard_at < now - FORGET_AFTER_S
     if too_many is not None:
         is_old = or_(is_old, is_gone & (workers.c.heard_at <= too_many))
-    forgotten = list(_read(conn, select(workers).where(is_old)))
-    conn.execute(delete(workers).where(is_old))
-    return forgotten
+    forgotten = {
+        known.card.worker_id: known for known in _read(conn, select(workers).where(is_old))
+    }
+    kept = [] if too_many is None else _find_telling(conn, forgotten, now - FORGET_AFTER_S)
+    conn.execute(delete(workers).where(is_old, workers.c.worker_id.not_in(kept)))
+    return [known for worker_id, known in forgotten.items() if worker_id not in kept]
+
+
+def _find_telling(
+    conn: Connection, forgotten: Mapping[str, KnownWorker], heard_since: float
+) -> list[str]:
+    """Those without whom a pool would be forgotten, or that it takes so long rows."""
+    most: dict[Pool, int] = {}
+    found = []
+    those = sorted(list_workers(conn), key=lambda known: -known.heard_at)
+    for known in sorted(those, key=lambda known: known.card.worker_id in forgotten):
+        pool, row_tokens = pool_of(known.card), known.card.max_row_tokens
+        if not has_loaded(known) or row_tokens <= most.get(pool, 0):
+            continue
+        most[pool] = row_tokens
+        if known.card.worker_id in forgotten and known.heard_at >= heard_since:
+            found.append(known.card.worker_id)
+    return found
 
 
 def _alive(query: Select[Any], now: float) -> Select[Any]:

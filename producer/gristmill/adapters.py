@@ -58,6 +58,20 @@ def find_adapters(wanted: Iterable[str]) -> tuple[Adapter, ...]:
     return found
 
 
+def check_unchanged(adapters: Iterable[Adapter]) -> None:
+    """Once their weights are loaded: they must be those that the identities were made of.
+
+    Raises ModelNotFound and ModelUnsupported.
+    """
+    for adapter in adapters:
+        if _identity(adapter.path) != adapter.identity:
+            raise ModelUnsupported(
+                f"The files in {adapter.path} of the adapter {adapter.name} were changed while "
+                "they were loaded. Start again when they are whole, or put each version into a "
+                "folder of its own."
+            )
+
+
 def name_of(label: str) -> str:
     """What people call an adapter, from a Worker's card."""
     return label.rpartition("@")[0] or label

@@ -52,8 +52,20 @@ def find_catalogue(
             name, settings=settings, revision=revision, served_names=served_names
         )
         models.append(model)
+    for adapter in found:
+        _check_name(adapter, models)
     adapted = [with_adapter(_base_of(adapter, models), adapter) for adapter in found]
     return Catalogue((*models, *adapted), found, device)
+
+
+def _check_name(adapter: Adapter, models: Sequence[Model]) -> None:
+    """Lines that ask for it must not be answered by one of the models."""
+    other = next((model for model in models if model.serves(adapter.name)), None)
+    if other is not None:
+        raise UsageError(
+            f"The adapter {adapter.name} has a name of the model {other.name}. Give it another "
+            f"one: --adapter NAME={adapter.path}"
+        )
 
 
 def _base_of(adapter: Adapter, models: Sequence[Model]) -> Model:

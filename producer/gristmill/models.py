@@ -143,13 +143,9 @@ def find_model(
 def with_adapter(model: Model, adapter: Adapter) -> Model:
     """The model that an adapter makes of its base: tokenizer, template and limits are the base's.
 
-    Raises UsageError where the base has that name, and ModelUnsupported where it takes none.
+    Its name must be none of the base's. Raises ModelUnsupported where that takes no adapter.
     """
-    if model.serves(adapter.name):
-        raise UsageError(
-            f"The adapter {adapter.name} has a name of its base. Give it another one: "
-            f"--adapter NAME={adapter.path}"
-        )
+    assert not model.serves(adapter.name), f"{adapter.name} is a name of its base"
     if model.embedding.generates_nothing:
         raise ModelUnsupported(
             f"{model.name} only makes embeddings, and adapters of such models are not run. Merge "

@@ -13,10 +13,14 @@ import pytest
 import torch
 from lora import save_adapter, with_adapters, write_config
 from safetensors.torch import load_file, save_file
-from tiny import VOCAB_SIZE
+from tiny import VOCAB_SIZE, save_folder
 from transformers import ModernBertDecoderConfig, ModernBertDecoderForCausalLM
 
+from gristmill.adapters import find_adapters
+from gristmill.compute import WorkerConfig
 from gristmill.errors import ModelNotFound, ModelUnsupported
+from gristmill.types import ModelPin
+from gristmill_worker.equip import load_engine
 from gristmill_worker.models.hook import ATTENTION
 
 WEIGHTS = "adapter_model.safetensors"
@@ -161,6 +165,24 @@ def test_weights_that_are_loaded_stay_when_their_file_is_written_over(
         file.write(bytes(os.path.getsize(folder / WEIGHTS)))
 
     assert all(map(torch.equal, before, [delta.of(torch.ones(1, 64)) for delta in deltas]))
+
+
+def test_files_that_change_while_they_are_loaded_are_refused(
+    oracle_and_folder: tuple[Any, Any, Path], tmp_path: Path, compiled: Any
+) -> None:
+    oracle, _, folder = oracle_and_folder
+    found = find_adapters([f"one={folder}"])
+    save_adapter(folder, oracle, ends=("q_proj", "v_proj"), seed=2)
+    config = WorkerConfig(
+        save_folder(tmp_path / "model", oracle),
+        ModelPin("model", "rev", "tok", "float32"),
+        compiled.cache_dir,
+        64,
+        adapters=found,
+    )
+
+    with pytest.raises(ModelUnsupported, match=f"{folder}.* were changed while"):
+        load_engine(config)
 
 
 def test_an_adapter_of_a_larger_model_is_refused(model_pair: Any, tmp_path: Path) -> None:

@@ -121,7 +121,8 @@ def test_adapters_are_models_beside_their_base(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("num_models", "option", "said"),
     [
-        (1, "base={one}", "a name of its base"),
+        (1, "base={one}", "a name of the model base"),
+        (2, "other@base={one}", "a name of the model other"),
         (2, "one={one}", "--adapter one@MODEL="),
         (2, "one@third={one}", "'third'.* base, other"),
         (0, "one={one}", "none"),

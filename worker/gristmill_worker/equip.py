@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gristmill.adapters import check_unchanged
 from gristmill.compute import WorkerConfig
 from gristmill.embedding import generates_nothing
 from gristmill.fleet import Feature, WorkerCard, WorkerState
@@ -151,6 +152,7 @@ def _generator(config: WorkerConfig) -> Equipment:
         cache_dir=config.cache_dir,
         adapters={adapter.identity: adapter.path for adapter in config.adapters},
     )
+    check_unchanged(config.adapters)
     memory_bytes = free_bytes(config.device)
     engine = build_engine(
         loaded,

@@ -41,6 +41,11 @@ class LineWriter:
     endpoint: Endpoint
     model: ModelPin
 
+    @property
+    def _fingerprint(self) -> str:
+        """Another one for other weights: those of the model, and of its adapter."""
+        return "_".join(["fp", *(part[:12] for part in self.model.revision.split("+"))])
+
     def answer(self, row: Row, result: RowResult, job: Job, origin: Origin) -> bytes:
         """The line of a row that was answered, with a receipt of how."""
         if job.embedding:
@@ -64,7 +69,7 @@ class LineWriter:
             "model": self.model.name,
             **scores(result, job),
             "usage": _usage(result.usage),
-            "system_fingerprint": f"fp_{self.model.revision[:12]}",
+            "system_fingerprint": self._fingerprint,
         }
 
     def _choices(self, row: Row, result: RowResult, job: Job) -> dict[str, Any]:
@@ -87,7 +92,7 @@ class LineWriter:
                 for i, choice in enumerate(result.choices)
             ],
             "usage": _usage(result.usage),
-            "system_fingerprint": f"fp_{self.model.revision[:12]}",
+            "system_fingerprint": self._fingerprint,
         }
 
     def _with_tool_calls(

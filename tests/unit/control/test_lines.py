@@ -115,6 +115,22 @@ def test_a_chat_answer_has_every_key_of_the_api() -> None:
     }
 
 
+def test_another_version_of_an_adapter_has_another_fingerprint() -> None:
+    pins = [PIN, *(replace(PIN, revision=f"{PIN.revision}+{digit * 32}") for digit in "ab")]
+
+    lines = [
+        LineWriter("batch_1", Endpoint.CHAT, pin).answer(Row(7, "seven"), RESULT, JOB, ORIGIN)
+        for pin in pins
+    ]
+
+    bodies = [json.loads(line)["response"]["body"] for line in lines]
+    assert [body["system_fingerprint"] for body in bodies] == [
+        "fp_0123456789ab",
+        "fp_0123456789ab_aaaaaaaaaaaa",
+        "fp_0123456789ab_bbbbbbbbbbbb",
+    ]
+
+
 def test_a_completion_answer_has_its_text() -> None:
     line = LineWriter("batch_1", Endpoint.COMPLETIONS, PIN).answer(
         Row(7, "seven"), RESULT, JOB, ORIGIN

@@ -38,16 +38,17 @@ def begins_anew(*args: Any) -> ShardProgress:
     return replace(READ(*args), generated={})
 
 
-def condemns_at_once(*args: Any, **kwargs: Any) -> Any:
-    verdict = JUDGE(*args, **kwargs)
-    return replace(verdict, condemned=verdict.condemned | verdict.suspected.keys())
+def condemns_the_shard(*args: Any, num_jobs: int, **kwargs: Any) -> Any:
+    verdict = JUDGE(*args, num_jobs=num_jobs, **kwargs)
+    whole = frozenset(range(num_jobs))
+    return replace(verdict, condemned=whole) if verdict.is_isolated else verdict
 
 
 READ, JUDGE = intake.read_shard_progress, intake.judge
 PLANTED = {
     "a result counts twice": (accept, "new_results", counts_twice),
     "an attempt begins anew": (intake, "read_shard_progress", begins_anew),
-    "one death condemns": (intake, "judge", condemns_at_once),
+    "poison condemns those beside it": (intake, "judge", condemns_the_shard),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,3 +50,36 @@ def test_an_import_that_fails_says_so_and_collections_go_on(modules: Path) -> No
         import_quickly("imported_quickly")
 
     assert gc.isenabled()
+
+
+def test_who_asks_for_what_another_thread_imports_is_given_it_whole(modules: Path) -> None:
+    """As transformers does, the module is another one in the end."""
+    (modules / "imported_quickly.py").write_text(
+        "import sys, threading, types\n"
+        "gate = threading.current_thread().gate\n"
+        "gate.begun.set()\n"
+        "assert gate.may_end.wait(60)\n"
+        "sys.modules[__name__] = types.SimpleNamespace(name='whole')\n"
+    )
+
+    class Importer(threading.Thread):
+        def __init__(self) -> None:
+            super().__init__(daemon=True)
+            self.gate = self
+            self.begun, self.may_end = threading.Event(), threading.Event()
+            self.seen: object = None
+
+        def run(self) -> None:
+            import_quickly("imported_quickly")
+            self.seen = vars(sys.modules["imported_quickly"]).get("name")
+
+    first, second = Importer(), Importer()
+    first.start()
+    assert first.begun.wait(60)
+    second.start()
+    second.join(0.05)
+    first.may_end.set()
+    first.join(60)
+    second.join(60)
+
+    assert (first.seen, second.seen) == ("whole", "whole")

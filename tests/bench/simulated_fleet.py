@@ -9,6 +9,9 @@ pool of its own: long prompts can go to two of them, short rows to all. Simulate
 machines, rows and settings, and what fleet_costs.py has just measured here. Compared are the time
 until the last row has its result, the rows that each machine did, and how long rows waited, on the
 median of the runs. The goal is of the time.
+
+Speeds are heard of every ten seconds, and a run of half a minute depends on when within these its
+first batch comes, which nobody knows beforehand: so each run is simulated for ten such moments.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from _real_fleet import Course, RealBatch, kind_of_lane, running_fleet
 from fleet_costs import measure
 from known_worker import answer_length
 
+from gristmill.fleet import BEAT_EVERY_S
 from gristmill.simulator.costs import Costs, Timing
 from gristmill.simulator.engine import Sequence as SimSequence
 from gristmill.simulator.machine import Machine
@@ -43,6 +47,8 @@ from gristmill.types import Row as RealRow
 
 #: Of the seconds that a run takes: how far the simulator may be off.
 GOAL = 0.15
+#: Within the seconds between two beats, at which the first batch comes in simulations of one run.
+NUM_MOMENTS = 10
 #: Like the big GPU, the small one and the CPU of the scenarios, in small.
 LARGE = Machine(
     "large",
@@ -240,37 +246,45 @@ def main() -> None:
     for name, kill_after in (("undisturbed", None), ("killed", 0.2)):
         if arguments.only not in (None, name):
             continue
-        pairs = []
+        outcomes: tuple[list[Outcome], list[Outcome]] = ([], [])
         for _ in range(arguments.times):
             real, course = run_real(real_work, kill_after=kill_after)
-            simulated = simulate(
-                simulated_work,
-                costs,
-                ready_for_s=course.ready_for_s,
-                killed_at=course.killed_at,
-            )
-            pairs.append((real, simulated))
+            simulated = [
+                simulate(
+                    simulated_work,
+                    costs,
+                    ready_for_s=course.ready_for_s + BEAT_EVERY_S * i / NUM_MOMENTS,
+                    killed_at=course.killed_at,
+                )
+                for i in range(NUM_MOMENTS)
+            ]
+            outcomes[0].append(real)
+            outcomes[1].extend(simulated)
             report.append(
                 {
                     "run": name,
                     "killed_at_s": course.killed_at,
                     "real": _as_json(real),
-                    "simulated": _as_json(simulated),
+                    "simulated": [_as_json(one) for one in simulated],
                 }
             )
             if not arguments.json:
-                print(f"  {name}: real {real.seconds:.1f} s, simulated {simulated.seconds:.1f} s")
+                times = sorted(one.seconds for one in simulated)
+                print(
+                    f"  {name}: real {real.seconds:.1f} s, simulated {times[0]:.1f} to "
+                    f"{times[-1]:.1f} s"
+                )
                 sys.stdout.flush()
         if not arguments.json:
-            print_table(name, pairs)
+            print_table(name, *outcomes)
     if arguments.json:
         print(json.dumps(report))
 
 
-def print_table(name: str, pairs: Sequence[tuple[Outcome, Outcome]]) -> None:
+def print_table(name: str, real_ones: list[Outcome], simulated_ones: list[Outcome]) -> None:
     """The medians."""
     print(f"\n| {name} | real | simulated | |\n|---|---|---|---|")
-    of_real, of_simulated = (_medians([pair[i] for pair in pairs]) for i in (0, 1))
+    of_real, of_simulated = _medians(real_ones), _medians(simulated_ones)
     num_rows = sum(kind.num_rows for *_, kind in TRACE)
     for label, real in of_real.items():
         simulated = of_simulated[label]

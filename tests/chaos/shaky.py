@@ -86,58 +86,56 @@ class WholeStore(MemoryStore):
         """Nothing can be wrong with it."""
 
 
-class ShakyStore:
+class _Shaky:
+    """What one actor sees of `whole`: any call to it may fail, with `error`, or be disturbed."""
+
+    def __init__(self, whole: Any, fates: Fates, actor: str, error: type[Exception]) -> None:
+        self._whole = whole
+        self._fates = fates
+        self._actor = actor
+        self._error = error
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._do(lambda: getattr(self._whole, name)(*args, **kwargs))
+
+        return call
+
+    def _do(self, call: Callable[[], Any]) -> Any:
+        return self._fates.around(self._actor, call, self._error)
+
+
+class ShakyStore(_Shaky):
     """The store as one actor sees it. Of `damage` Segments, what is written cannot be read."""
 
     def __init__(self, store: WholeStore, fates: Fates, actor: str, damage: float = 0.0) -> None:
-        self._store = store
-        self._fates = fates
-        self._actor = actor
+        super().__init__(store, fates, actor, StoreError)
         self._damage = damage
 
     def put(self, key: str, body: bytes) -> None:
         may_be_hit = self._damage > 0 and "/segments/" in key and "/ingest/" not in key
         if may_be_hit and self._fates.rng.random() < self._damage:
             body = body[: len(body) // 2]
-        self._do(lambda: self._store.put(key, body))
+        self._do(lambda: self._whole.put(key, body))
 
     def list(self, prefix: str) -> Iterator[str]:
-        return iter(list(self._do(lambda: list(self._store.list(prefix)))))
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self._do(lambda: getattr(self._store, name)(*args, **kwargs))
-
-        return call
-
-    def _do(self, call: Callable[[], Any]) -> Any:
-        return self._fates.around(self._actor, call, StoreError)
+        return iter(list(self._do(lambda: list(self._whole.list(prefix)))))
 
 
-class ShakyQueue:
+class ShakyQueue(_Shaky):
     """The queue as one actor sees it."""
 
     def __init__(self, queue: MemoryQueue, fates: Fates, actor: str) -> None:
-        self._queue = queue
-        self._fates = fates
-        self._actor = actor
+        super().__init__(queue, fates, actor, QueueError)
 
     @property
     def lease_s(self) -> float:
-        return self._queue.lease_s
+        lease_s: float = self._whole.lease_s
+        return lease_s
 
     def renew(self, leases: Iterable[Any]) -> set[str]:
-        found: set[str] = self._do(lambda: self._queue.renew(leases))
+        found: set[str] = self._do(lambda: self._whole.renew(leases))
         return found
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self._do(lambda: getattr(self._queue, name)(*args, **kwargs))
-
-        return call
-
-    def _do(self, call: Callable[[], Any]) -> Any:
-        return self._fates.around(self._actor, call, QueueError)
 
 
 class ShakyLedger:

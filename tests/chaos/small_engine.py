@@ -59,14 +59,12 @@ class SmallEngine(FakeEngine):
                 finished.append(Finished(seq_id, error=error))
                 continue
             for _ in range(self._rng.choice([0, 1, 1, 1, 4])):
-                position = len(live.token_ids)
-                if position == len(live.answer):
+                if live.is_done:
                     break
-                self._on_token(seq_id, position)
-                live.token_ids.append(live.answer[position])
-                live.times_ms.append(int((self.clock() - live.started) * 1000))
+                self._on_token(seq_id, len(live.token_ids))
+                live.decode(self.clock())
                 advanced.append(seq_id)
-            if len(live.token_ids) == len(live.answer):
+            if live.is_done:
                 finished.append(self._finished(seq_id, live))
         for end in finished:
             del self.live[end.seq_id]

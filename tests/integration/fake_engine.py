@@ -52,6 +52,15 @@ class _Live:
     token_ids: list[int]
     times_ms: list[int]
 
+    @property
+    def is_done(self) -> bool:
+        return len(self.token_ids) == len(self.answer)
+
+    def decode(self, now: float) -> None:
+        """The next token of its answer, which is not done."""
+        self.token_ids.append(self.answer[len(self.token_ids)])
+        self.times_ms.append(int((now - self.started) * 1000))
+
     def generated(self) -> Generated:
         asks = self.job.params.logprobs is not None
         logprobs = [TokenLogprob(-token_id / 2**17) for token_id in self.token_ids if asks]
@@ -133,13 +142,11 @@ class FakeEngine:
                 error = RowError("context_length_exceeded", "Too long.", "messages", 400)
                 finished.append(Finished(seq_id, error=error))
             else:
-                position = len(live.token_ids)
-                if position < len(live.answer):
-                    self._on_decode(live.job.prompt_ids, position)
-                    live.token_ids.append(live.answer[position])
-                    live.times_ms.append(int((self.clock() - live.started) * 1000))
+                if not live.is_done:
+                    self._on_decode(live.job.prompt_ids, len(live.token_ids))
+                    live.decode(self.clock())
                     advanced.append(seq_id)
-                if len(live.token_ids) == len(live.answer):
+                if live.is_done:
                     finished.append(self._finished(seq_id, live))
         for end in finished:
             del self.live[end.seq_id]

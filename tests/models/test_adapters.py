@@ -141,8 +141,8 @@ def test_a_prompt_is_scored_by_its_adapter(model_pair: Any, tmp_path: Path) -> N
 
     ends = run(make_engine(loaded, max_num_batched_tokens=16), jobs.items())
 
-    agree(oracle, text, 3, ends[""].scored)
-    agree(merged(oracle, one, 2.0), text, 3, ends["one"].scored)
+    assert agree(oracle, text, 3, ends[""].scored)
+    assert agree(merged(oracle, one, 2.0), text, 3, ends["one"].scored)
 
 
 @pytest.mark.parametrize("pooling", Pooling)
@@ -198,7 +198,7 @@ def test_ranks_and_scales_are_those_of_the_configuration(model_pair: Any, tmp_pa
 
     end = run(make_engine(loaded), [("row", of("one", score_job(text)))])["row"]
 
-    agree(merged(oracle, one, scales), text, 1, end.scored)
+    assert agree(merged(oracle, one, scales), text, 1, end.scored)
 
 
 def test_an_adapter_that_is_not_loaded_is_refused_row_by_row(model_pair: Any) -> None:
@@ -268,7 +268,7 @@ def test_rows_equal_peft_itself_alone(name: str, model_pair: Any, tmp_path: Path
         for i, row in enumerate(rows):
             ids = list(finished[f"{adapter}/{i}"].generated.token_ids)
             assert ids == greedy_alone(_by_ids(alone), row, 8, eos=False)
-        agree(_by_ids(alone), texts[0], 1, finished[f"score {adapter}"].scored)
+        assert agree(_by_ids(alone), texts[0], 1, finished[f"score {adapter}"].scored)
 
 
 def _by_ids(model: Any) -> Any:

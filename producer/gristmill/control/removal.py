@@ -29,7 +29,7 @@ _UNFINISHED_AFTER_S = 24 * 3600
 #: Events of webhooks, with their deliveries.
 _EVENTS_LIFETIME_S = 30 * 24 * 3600
 _RECORDS_EVERY_S = 600
-_MAX_RECORDS, _MAX_KEYS = 10_000, 1000
+_MAX_RECORDS = 10_000
 
 
 def remove_unneeded(control: Control) -> None:
@@ -102,7 +102,7 @@ def _remove_records(control: Control) -> None:
     with control.ledger.write() as conn:
         estimates.remove_expired(conn, now=now)
         audit.remove_older(conn, created_before=before, limit=_MAX_RECORDS)
-        idempotency.remove_older(conn, now=now, limit=_MAX_KEYS)
+        idempotency.remove_older(conn, now=now, limit=_MAX_RECORDS)
         sessions.forget_ended(conn, now=now, limit=_MAX_RECORDS)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, insert
 
+from gristmill.ledger.oldest import remove_oldest
 from gristmill.ledger.paging import Page, read_page
 from gristmill.ledger.schema_account import audit_events
 
@@ -47,12 +48,7 @@ def list_page(
     )
 
 
-def remove_older(conn: Connection, *, created_before: int, limit: int = 1000) -> int:
+def remove_older(conn: Connection, *, created_before: int, limit: int) -> int:
     """Of all tenants, the oldest first; how many."""
-    oldest = (
-        select(audit_events.c.id)
-        .where(audit_events.c.created_at < created_before)
-        .order_by(audit_events.c.created_at)
-        .limit(limit)
-    )
-    return conn.execute(delete(audit_events).where(audit_events.c.id.in_(oldest))).rowcount
+    age = audit_events.c.created_at
+    return remove_oldest(conn, audit_events, age, before=created_before, limit=limit)

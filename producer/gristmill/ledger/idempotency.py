@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
+from gristmill.ledger.oldest import remove_oldest
 from gristmill.ledger.schema_idempotency import idempotency_keys
 
 #: A key may be used for something else afterwards.
@@ -64,19 +65,5 @@ def keep_newest(conn: Connection, tenant_id: str, key: str, made: Made, *, now: 
 
 def remove_older(conn: Connection, *, now: int, limit: int) -> int:
     """Of all tenants, those that are kept no longer; how many."""
-    oldest = (
-        select(idempotency_keys.c.tenant_id, idempotency_keys.c.key)
-        .where(idempotency_keys.c.created_at <= now - KEPT_S)
-        .order_by(idempotency_keys.c.created_at)
-        .limit(limit)
-    )
-    rows = conn.execute(oldest).all()
-    for tenant_id, key in rows:
-        conn.execute(
-            delete(idempotency_keys).where(
-                idempotency_keys.c.tenant_id == tenant_id,
-                idempotency_keys.c.key == key,
-                idempotency_keys.c.created_at <= now - KEPT_S,
-            )
-        )
-    return len(rows)
+    age, before = idempotency_keys.c.created_at, now - KEPT_S + 1
+    return remove_oldest(conn, idempotency_keys, age, before=before, limit=limit)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import IntegrityError
 
+from gristmill.ledger.oldest import remove_oldest
 from gristmill.ledger.schema_sessions import ended_sessions
 
 
@@ -23,10 +24,5 @@ def has_ended(conn: Connection, nonce: str) -> bool:
 
 def forget_ended(conn: Connection, *, now: int, limit: int) -> int:
     """Of all tenants, those that would be over by now anyway; how many."""
-    oldest = (
-        select(ended_sessions.c.nonce)
-        .where(ended_sessions.c.forget_at < now)
-        .order_by(ended_sessions.c.forget_at)
-        .limit(limit)
-    )
-    return conn.execute(delete(ended_sessions).where(ended_sessions.c.nonce.in_(oldest))).rowcount
+    age = ended_sessions.c.forget_at
+    return remove_oldest(conn, ended_sessions, age, before=now, limit=limit)

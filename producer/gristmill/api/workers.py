@@ -119,11 +119,14 @@ def _worker_object(known: KnownWorker, now: float) -> WorkerObject:
 
 def _decode_by_length(card: WorkerCard) -> dict[int, float]:
     """Empty before its steps were measured, and for what it does not take."""
-    step, found = card.step_time, {}
-    for length in PREFILL_LENGTHS if step is not None else ():
+    step = card.step_time
+    if step is None:
+        return {}
+    found: dict[int, float] = {}
+    for length in PREFILL_LENGTHS:
         fits = card.max_num_seqs if card.kv_tokens is None else card.kv_tokens // length
         num_rows = min(card.max_num_seqs, fits)
-        if step is None or num_rows < 1 or length > card.max_row_tokens:
+        if num_rows < 1 or length > card.max_row_tokens:
             break
         step_s = step.of(num_rows, num_rows * length)
         if step_s > 0:

@@ -36,6 +36,7 @@ __all__ = [
     "Needs",
     "Never",
     "PoolNow",
+    "Rank",
     "Route",
     "ToLane",
     "Waits",
@@ -50,6 +51,9 @@ __all__ = [
     "route",
     "taken_row_tokens",
 ]
+
+#: Of the Shards of a batch for a Lane the one with the lowest goes first.
+Rank = tuple[bool, float]
 
 #: A pool's own Lane must be sooner than the mixed one by this share of what the Shard takes there.
 PAYS = 0.25
@@ -67,7 +71,7 @@ class ToLane:
 
     lane: str
     finish_at: float
-    rank: tuple[bool, float] = (False, 0.0)
+    rank: Rank = (False, 0.0)
     row_tokens: int = 0
 
 
@@ -96,7 +100,7 @@ def find_never(needs: Needs, fleet: Fleet) -> Never | None:
     what his machines take, while none is known at all.
     """
     of_model = [known for known in fleet.known if is_of_model(known.pool, needs.model)]
-    if _is_loading(needs.model, fleet) or not (of_model or fleet.max_row_tokens):
+    if _loading(needs.model, fleet) or not (of_model or fleet.max_row_tokens):
         return None
     able = [known for known in of_model if is_able(known.pool, needs)]
     if of_model and not able:
@@ -181,7 +185,7 @@ def find_certain(needs: Needs, fleet: Fleet) -> int:
 def is_anybody_known(model: ModelPin, fleet: Fleet) -> bool:
     """Whether anything tells what machines of the model take, or will."""
     of_model = any(is_of_model(known.pool, model) for known in fleet.known)
-    return of_model or fleet.max_row_tokens > 0 or _is_loading(model, fleet)
+    return of_model or fleet.max_row_tokens > 0 or bool(_loading(model, fleet))
 
 
 def is_served(needs: Needs, fleet: Fleet, lane: str) -> bool:
@@ -206,7 +210,7 @@ def _able(needs: Needs, fleet: Fleet, row_tokens: int) -> list[PoolNow]:
     ]
 
 
-def _rank(needs: Needs, lane: str, able: list[PoolNow], load: Load) -> tuple[bool, float]:
+def _rank(needs: Needs, lane: str, able: list[PoolNow], load: Load) -> Rank:
     """As ToLane has it."""
     is_left = any(pool.lane in load.short and pool.lane != lane for pool in able)
     return is_left, needs.num_expected_tokens / max(needs.num_jobs, 1)
@@ -214,7 +218,7 @@ def _rank(needs: Needs, lane: str, able: list[PoolNow], load: Load) -> tuple[boo
 
 def _reach(needs: Needs, fleet: Fleet) -> int:
     """The most that a machine takes, or may take when it has loaded; 0 if there is none."""
-    loading = (one.max_row_tokens for one in fleet.loading if is_of_model(one.model, needs.model))
+    loading = (one.max_row_tokens for one in _loading(needs.model, fleet))
     return max([_reach_for_certain(needs, fleet), *loading])
 
 
@@ -225,9 +229,9 @@ def _reach_for_certain(needs: Needs, fleet: Fleet) -> int:
     return max([fleet.max_row_tokens, *known])
 
 
-def _is_loading(model: ModelPin, fleet: Fleet) -> bool:
-    """Whether a worker of the model loads, of which nobody knows yet what it can."""
-    return any(is_of_model(one.model, model) for one in fleet.loading)
+def _loading(model: ModelPin, fleet: Fleet) -> list[Loading]:
+    """Workers of the model, of which nobody knows yet what they can."""
+    return [one for one in fleet.loading if is_of_model(one.model, model)]
 
 
 def _why_not_ready(loading: list[Loading]) -> str:
@@ -245,7 +249,7 @@ def _why_waits(needs: Needs, fleet: Fleet, row_tokens: int, *, now: float) -> st
     alive = [pool for pool in fleet.pools if is_of_model(pool.pool, needs.model)]
     able = [known for known in fleet.known if is_able(known.pool, needs)]
     enough = [known.heard_at for known in able if known.max_row_tokens >= row_tokens]
-    loading = [one for one in fleet.loading if is_of_model(one.model, needs.model)]
+    loading = _loading(needs.model, fleet)
     if loading:
         last = _why_not_ready(loading)
     elif enough:

@@ -18,7 +18,7 @@ from gristmill.ledger.size_classes import Kind, SizeClass
 from gristmill.ledger.turns import ModelKey, Only, UnderWay
 from gristmill.loading import NO_LIMIT
 from gristmill.needs import features_in, least_in
-from gristmill.router import Fleet, Load, Needs, Route, ToLane, find_limits, route
+from gristmill.router import Fleet, Load, Needs, Rank, Route, ToLane, find_limits, route
 from gristmill.short_pools import WaitingKind, find_short
 from gristmill.types import ModelPin
 
@@ -153,7 +153,7 @@ class Routes:
         with rows of more tokens than `most`."""
         heads = self._heads(batch, lane, only, most)
         while True:
-            best: tuple[tuple[tuple[bool, float], int], deque[ShardRow], ToLane] | None = None
+            best: tuple[tuple[Rank, int], deque[ShardRow], ToLane] | None = None
             for head in heads:
                 to = self._route_first(batch, head)
                 if to is not None and to.lane == lane and self.room[lane] > 0:

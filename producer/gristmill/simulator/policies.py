@@ -18,7 +18,7 @@ from gristmill.fleet import Feature
 from gristmill.needs import RowNeeds, class_of
 from gristmill.pools import Fleet, Needs
 from gristmill.queues.base import BULK_LANE
-from gristmill.router import Load, ToLane, route
+from gristmill.router import Load, Rank, ToLane, route
 from gristmill.short_pools import WaitingKind, find_short
 from gristmill.simulator.backlog import Backlog, SimBatch
 from gristmill.simulator.machine import PIN
@@ -28,8 +28,6 @@ from gristmill.simulator.work import Row
 #: As in control/dispatch.py.
 _LOOK_EVERY_S = 5.0
 _MAX_LEAD_S, _MAX_LEAD_SHARDS = 60.0, 2
-#: As ToLane has it.
-Rank = tuple[bool, float]
 _FEATURES = frozenset({Feature.GENERATE.value})
 
 

@@ -140,6 +140,8 @@ def _hand_on(argument: Argument) -> Callable[..., torch.Tensor]:
 
 #: Runs a step with the layers given, or the model's own: logits [S, vocab_size].
 Forward = Callable[[ForwardBatch, FusedLayers | None], torch.Tensor]
+#: A step, and the logits [T, vocab_size] of all of its tokens by the model's own layers.
+Trial = tuple[ForwardBatch, torch.Tensor]
 
 
 @torch.inference_mode()
@@ -160,40 +162,40 @@ def fuse_layers(
 
     try:
         stretches = find_stretches(model, attention.kernel, attention.cache_dir, run_small_step)
+        if not stretches:
+            return None
         layers = FusedLayers(model, stretches)
-        if not stretches or not _has_same_bits(model, kv_cache, layers, forward):
+        # All of them first, so that each kind of run also reads keys and values of its own.
+        trials = [(step, forward(step, None).clone()) for step in _trial_steps(model, kv_cache)]
+        if not _has_same_bits(layers, forward, trials):
             return None
     except Exception as error:  # whatever a foreign model does that cannot be watched
         log.warning("layers run one by one reason=%s", str(error)[:200])
         return None
-    layers.can_narrow = layers.can_narrow and _can_narrow(model, kv_cache, layers, forward)
+    layers.can_narrow = layers.can_narrow and _can_narrow(layers, forward, trials)
     num_modules = sum(1 + len(stretch.others) for stretch in stretches)
     log.info("layers run as programs modules=%d programs=%d", num_modules, len(stretches))
     return layers
 
 
-def _has_same_bits(
-    model: nn.Module, kv_cache: KVCache, layers: FusedLayers, forward: Forward
-) -> bool:
-    for batch in _trial_steps(model, kv_cache):
-        expected = forward(batch, None).clone()
+def _has_same_bits(layers: FusedLayers, forward: Forward, trials: Sequence[Trial]) -> bool:
+    for batch, expected in trials:
         if not torch.equal(forward(batch, layers), expected):
             log.warning("layers run one by one reason=programs gave other bits in a trial step")
             return False
     return True
 
 
-def _can_narrow(model: nn.Module, kv_cache: KVCache, layers: FusedLayers, forward: Forward) -> bool:
+def _can_narrow(layers: FusedLayers, forward: Forward, trials: Sequence[Trial]) -> bool:
     """Whether logits are the same when the model gets no other rows behind its last layer."""
-    for batch in _trial_steps(model, kv_cache):
-        last_rows = batch.metadata.spans[:, :2].sum(1) - 1
-        some = replace(batch, logits_indices=last_rows[1:])
-        expected = forward(some, None).clone()
+    for batch, expected in trials:
+        some_rows = (batch.metadata.spans[:, :2].sum(1) - 1)[1:]
         try:
-            if not torch.equal(forward(some, layers), expected):
-                return False
+            found = forward(replace(batch, logits_indices=some_rows), layers)
         except Exception as error:  # whatever a foreign model does behind its layers
             log.debug("all rows run to the end reason=%s", str(error)[:200])
+            return False
+        if not torch.equal(found, expected[some_rows]):
             return False
     return True
 

@@ -121,12 +121,12 @@ class Filling:
                     break
                 if self._limits.is_too_long(batch, shard):
                     continue
-                send = self._limits.within(batch, shard, to)
-                if send is not None and shards.mark_sent(
-                    self._conn, shard, now=now, ring_at=ring_at, lane=send.lane
+                row_tokens = self._limits.within(batch, shard, to.row_tokens)
+                if row_tokens is not None and shards.mark_sent(
+                    self._conn, shard, now=now, ring_at=ring_at, lane=to.lane
                 ):
-                    self._routes.take(batch, shard, send.lane)
-                    yield batch, replace(shard, ring_at=ring_at), send
+                    self._routes.take(batch, shard, to.lane)
+                    yield batch, replace(shard, ring_at=ring_at), replace(to, row_tokens=row_tokens)
 
     def _is_held_back(self, batch: Batch) -> bool:
         """Whether the Shards under way are expected to use up the batch's budget."""

@@ -17,13 +17,13 @@ from gristmill.control.routes import key_of, needs_of_shard
 from gristmill.ledger import routed, size_classes, workers
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import ShardRow
+from gristmill.ledger.turns import ModelKey
 from gristmill.loading import NO_LIMIT
 from gristmill.needs import features_in
 from gristmill.pools import Fleet, Needs, fleet_of
-from gristmill.router import ToLane, find_certain, taken_row_tokens
+from gristmill.router import find_certain, taken_row_tokens
 from gristmill.row_limits import add_limit, limit_of, read_limits
 from gristmill.stores.keys import limits_prefix
-from gristmill.types import ModelPin
 
 log = logging.getLogger(__name__)
 
@@ -48,39 +48,40 @@ class RowLimits:
         self._newest: Fleet | None = None
         self._worked_for = worked_for
         #: By model, what is certain, and whether a Shard with longer rows may be sent.
-        self._most: dict[ModelPin, tuple[int, bool]] = {}
+        self._most: dict[ModelKey, tuple[int, bool]] = {}
         #: By prefix in the Store, and those of them that the Ledger knows.
         self._limits: dict[str, list[int]] = {}
         self._lowered: set[tuple[str, int]] = set()
 
-    def within(self, batch: Batch, shard: ShardRow, to: ToLane) -> ToLane | None:
-        """A Shard that has rows of more than a worker must take there ends them at their limit; not
-        one whose prompts are too long for all, which waits for another machine.
+    def within(self, batch: Batch, shard: ShardRow, row_tokens: int) -> int | None:
+        """What a worker must take to run it, `row_tokens` by the Router. A Shard with longer rows
+        ends them at their limit; not one whose prompts are too long for all, which waits for
+        another machine.
 
         None while this round does not know of all machines: a later one sends the Shard.
         """
-        if to.row_tokens >= shard.max_row_tokens:
-            return to
+        if row_tokens >= shard.max_row_tokens:
+            return row_tokens
         needs = needs_of_shard(batch.model, shard)
         most = taken_row_tokens(replace(needs, least_row_tokens=0), self._fleet)
         if most < shard.least_row_tokens:
-            return to
+            return row_tokens
         features = features_in(shard.size_class)
         prefix = limits_prefix(batch.tenant_id, batch.id, batch.run_id, features)
         if prefix not in self._limits:
             self._limits[prefix] = read_limits(self._store, prefix)
         limit = limit_of(shard.least_row_tokens, self._limits[prefix])
-        if limit is None or limit > to.row_tokens:
-            if self._takes_more(needs, to.row_tokens):
+        if limit is None or limit > row_tokens:
+            if self._takes_more(needs, row_tokens):
                 return None
-            limit = to.row_tokens
+            limit = row_tokens
             add_limit(self._store, prefix, limit)
             self._limits[prefix].append(limit)
             log.info("row limit batch=%s features=%s tokens=%d", batch.id, sorted(features), limit)
         if (prefix, limit) not in self._lowered:
             self._lower(batch, features, limit)
             self._lowered.add((prefix, limit))
-        return replace(to, row_tokens=limit)
+        return limit
 
     def most_for(self, batch: Batch) -> int:
         """The longest rows that may be sent now. While nobody has told what machines of a model
@@ -88,23 +89,23 @@ class RowLimits:
         all shorter ones."""
         if self._is_sole or batch.model.name in self._worked_for:
             return NO_LIMIT
-        model = ModelPin("", *key_of(batch.model))
-        if model not in self._most:
-            certain = find_certain(Needs(model), self._fleet)
+        key = key_of(batch.model)
+        if key not in self._most:
+            certain = find_certain(Needs(batch.model), self._fleet)
             is_free = certain == NO_LIMIT or not routed.list_sent_longer(
-                self._conn, model, certain, limit=1
+                self._conn, batch.model, certain, limit=1
             )
-            self._most[model] = certain, is_free
-        certain, is_free = self._most[model]
+            self._most[key] = certain, is_free
+        certain, is_free = self._most[key]
         return NO_LIMIT if is_free else certain
 
     def is_too_long(self, batch: Batch, shard: ShardRow) -> bool:
         """Whether a Shard may not be sent, which otherwise will be."""
         if shard.max_row_tokens > self.most_for(batch):
             return True
-        model = ModelPin("", *key_of(batch.model))
-        if model in self._most and shard.max_row_tokens > self._most[model][0]:
-            self._most[model] = self._most[model][0], False
+        key = key_of(batch.model)
+        if key in self._most and shard.max_row_tokens > self._most[key][0]:
+            self._most[key] = self._most[key][0], False
         return False
 
     def _takes_more(self, needs: Needs, row_tokens: int) -> bool:

@@ -18,7 +18,7 @@ from gristmill.ledger.shards import ShardRow
 from gristmill.loading import NO_LIMIT
 from gristmill.pools import Fleet, Needs
 from gristmill.queues.base import BULK_LANE
-from gristmill.router import ToLane, taken_row_tokens
+from gristmill.router import taken_row_tokens
 from gristmill.types import ModelPin
 
 log = logging.getLogger(__name__)
@@ -66,12 +66,11 @@ def _recall_too_long(control: Control, fleet: Fleet) -> None:
         with control.ledger.read() as conn:
             found = routed.list_sent_longer(conn, model, most, limit=_MAX_RECALLED)
         for batch, shard in _silent(control, found):
-            needs = needs_of_shard(model, shard)
-            to = ToLane(BULK_LANE, control.clock(), row_tokens=taken_row_tokens(needs, fleet))
+            row_tokens = taken_row_tokens(needs_of_shard(model, shard), fleet)
             with control.ledger.write() as conn:
                 # Also those that receive the message that it was sent with can run it then.
-                is_certain = RowLimits(control, conn, fleet).within(batch, shard, to) is not None
-            if is_certain:
+                limit = RowLimits(control, conn, fleet).within(batch, shard, row_tokens)
+            if limit is not None:
                 recall_one(control, shard)
 
 

@@ -34,8 +34,11 @@ _NAMES = tuple(metric.name for metric in LEDGER_METRICS)
 #: Of those that are alive, and have another model than what is left to do under its name.
 _UNFIT = "unfit"
 _TOLD_STATES = (
-    *(state.value for state in (WorkerState.LOADING, WorkerState.READY, WorkerState.DRAINING)),
-    *(WorkerState.LOST.value, _UNFIT),
+    WorkerState.LOADING.value,
+    WorkerState.READY.value,
+    WorkerState.DRAINING.value,
+    WorkerState.LOST.value,
+    _UNFIT,
 )
 
 
@@ -84,13 +87,12 @@ class LedgerGauges:
         speeds = WorkerSpeeds(known, now, assumed=assumed, unfit=unfit)
         tokens = self._put_backlog(conn, served)
         times = BacklogTimes(tokens, kinds, fleet, speeds)
+        put = self._metrics.put
         for of in tokens:
-            put = self._metrics.put
             put("gristmill_backlog_seconds", of, value=times.of_lane_s(*of))
             put("gristmill_backlog_worker_seconds", of, value=times.of_one_s(*of))
         for model in {model for _, model in tokens}:
-            seconds = times.of_model_s(model)
-            self._metrics.put("gristmill_backlog_model_seconds", (model,), value=seconds)
+            put("gristmill_backlog_model_seconds", (model,), value=times.of_model_s(model))
 
     def _put_batches(self, conn: Connection, now: float) -> None:
         found = {one.status: one for one in backlog.list_open(conn)}

@@ -72,15 +72,21 @@ def check_unchanged(adapters: Iterable[Adapter]) -> None:
             )
 
 
+def parts_of(option: str) -> tuple[str, str, str]:
+    """Name, model and folder of an option NAME=FOLDER or NAME@MODEL=FOLDER; empty what it lacks."""
+    named, _, folder = option.partition("=")
+    name, _, base = named.partition("@")
+    return name, base, folder
+
+
 def name_of(label: str) -> str:
     """What people call an adapter, from a Worker's card."""
     return label.rpartition("@")[0] or label
 
 
 def _find(option: str) -> Adapter:
-    named, separator, folder = option.partition("=")
-    name, _, base = named.partition("@")
-    if not separator or not folder or not _NAME.fullmatch(name):
+    name, base, folder = parts_of(option)
+    if not folder or not _NAME.fullmatch(name):
         raise UsageError(
             f"--adapter takes NAME=FOLDER, and NAME has up to 64 letters, digits and . _ : / -, "
             f"not {option!r}."

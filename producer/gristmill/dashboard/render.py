@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from gristmill.adapters import name_of
 from gristmill.api.access import Scope
 from gristmill.dashboard import chart, formats
 from gristmill.dashboard.static import StaticFiles
@@ -65,7 +66,7 @@ class Renderer:
             "percent": formats.percent,
             "money": formats.money,
         }
-        for filter_ in (formats.count, formats.short, formats.absolute, formats.plain):
+        for filter_ in (formats.count, formats.short, formats.absolute, formats.plain, name_of):
             self._environment.filters[filter_.__name__] = filter_
         self._environment.filters["duration"] = format_duration
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gristmill.adapters import parts_of
 from gristmill.errors import GristmillError, UsageError
 from gristmill.local.differences import Difference, differences
 from gristmill.local.pipeline import run
@@ -174,8 +175,7 @@ def _run(
     adapters: tuple[str, ...],
 ) -> dict[str, Any]:
     """The body of the answer to one request, computed alone on this machine."""
-    names = [option.partition("=")[0].partition("@")[0] for option in adapters]
-    is_adapter = served_name in names
+    is_adapter = served_name in [parts_of(option)[0] for option in adapters]
     with tempfile.TemporaryDirectory(prefix="gristmill-replay-") as folder:
         place = Path(folder)
         config = RunConfig(

@@ -58,7 +58,8 @@ _WITHOUT = {
     "merge it into its base",
     "layer_replication": "gives its base more layers; merge it into its base",
 }
-_MERGE = "merge it into its base (merge_and_unload in PEFT), and serve the result as a model"
+#: The way out for an adapter that is not run; for the end of a sentence.
+MERGE_IT = "merge it into its base (merge_and_unload in PEFT), and serve the result as a model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +71,19 @@ class LoraConfig:
     uses_rslora: bool
     #: A regular expression that a whole name must match, or ends of names.
     target_modules: str | tuple[str, ...]
-    exclude_modules: str | tuple[str, ...] = ()
-    layers_to_transform: tuple[int, ...] = ()
-    layers_pattern: tuple[str, ...] = ()
-    rank_pattern: Mapping[str, int] | None = None
-    alpha_pattern: Mapping[str, float] | None = None
+    exclude_modules: str | tuple[str, ...]
+    layers_to_transform: tuple[int, ...]
+    layers_pattern: tuple[str, ...]
+    rank_pattern: Mapping[str, int]
+    alpha_pattern: Mapping[str, float]
 
     def rank_of(self, module: str) -> int:
-        return _of_pattern(self.rank_pattern or {}, module, self.rank)
+        return _of_pattern(self.rank_pattern, module, self.rank)
 
     def scale_of(self, module: str) -> float:
         """What B(A x) is multiplied with: alpha / r, and by rsLoRA alpha / sqrt(r)
         (arXiv:2312.03732)."""
-        alpha, rank = (
-            _of_pattern(self.alpha_pattern or {}, module, self.alpha),
-            self.rank_of(module),
-        )
+        alpha, rank = _of_pattern(self.alpha_pattern, module, self.alpha), self.rank_of(module)
         return alpha / math.sqrt(rank) if self.uses_rslora else alpha / rank
 
     def targets(self, module: str) -> bool:
@@ -152,25 +150,25 @@ def _refuse_what_is_not_plain(path: Path, config: dict[str, Any]) -> None:
     kind = config.get("peft_type")
     if kind != "LORA":
         raise ModelUnsupported(
-            f"{path} is of the type {kind!r}, and only LORA adapters can be run; {_MERGE}."
+            f"{path} is of the type {kind!r}, and only LORA adapters can be run; {MERGE_IT}."
         )
     for name, value in config.items():
         if name in _HARMLESS or name in _READ or not value:
             continue
-        why = _WITHOUT.get(name, f"has {name} {value!r}, which is not known here; {_MERGE}")
+        why = _WITHOUT.get(name, f"has {name} {value!r}, which is not known here; {MERGE_IT}")
         raise ModelUnsupported(f"The adapter in {path.parent} {why}.")
     bias = config.get("bias") or "none"
     if bias != "none":
         raise ModelUnsupported(
             f"The adapter in {path.parent} trained biases of its base (bias {bias!r}); train it "
-            f"with bias 'none', or {_MERGE}."
+            f"with bias 'none', or {MERGE_IT}."
         )
     beginning = config.get("init_lora_weights")
     if not any(beginning is plain or beginning == plain for plain in _PLAIN_BEGINNINGS):
         raise ModelUnsupported(
             f"The adapter in {path.parent} began as {beginning!r}, which may have changed its "
             "base's weights. Save it with path_initial_model_for_weight_conversion, as PEFT's "
-            f"guide to LoRA says, or {_MERGE}."
+            f"guide to LoRA says, or {MERGE_IT}."
         )
 
 

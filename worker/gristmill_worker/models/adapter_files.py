@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from gristmill.adapter_config import WEIGHTS_FILE, LoraConfig, read_config
+from gristmill.adapter_config import MERGE_IT, WEIGHTS_FILE, LoraConfig, read_config
 from gristmill.errors import ModelNotFound, ModelUnsupported
 from gristmill_worker.models.adapters import Delta, Deltas, pack_or_keep
 from gristmill_worker.models.linear import PackedLinear
@@ -23,7 +23,6 @@ from gristmill_worker.models.probe import CallRecorder, run_three_tokens
 
 _NUM_PROBED = 3
 _KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
-_MERGE = "merge it into its base (merge_and_unload in PEFT), and serve the result as a model"
 _AGAIN = "Save the adapter again, or copy its folder anew"
 
 
@@ -96,7 +95,7 @@ def _read_pairs(folder: Path) -> dict[str, _Pair]:
         if found is None:
             raise ModelUnsupported(
                 f"{path} holds {key}, which is no matrix of a linear layer's LoRA. Train the "
-                f"adapter on linear layers alone, or {_MERGE}."
+                f"adapter on linear layers alone, or {MERGE_IT}."
             )
         pair = pairs.setdefault(found["module"], _Pair())
         if found["part"] == "A":
@@ -119,7 +118,7 @@ def _check_names(
         if why:
             raise ModelUnsupported(
                 f"The adapter in {folder} adds to {name}, {why}. Use the base that it was trained "
-                f"on, or {_MERGE}."
+                f"on, or {MERGE_IT}."
             )
         if not config.targets(name):
             raise ModelUnsupported(

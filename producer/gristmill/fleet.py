@@ -14,6 +14,9 @@ from enum import StrEnum
 
 from gristmill.types import ModelPin
 
+#: What a model is: revision, hash of the tokenizer, dtype.
+ModelKey = tuple[str, str, str]
+
 #: A Worker beats so often, and at each change of its state.
 BEAT_EVERY_S = 10.0
 #: A Worker that was not heard of for so long is lost: four beats in a row did not arrive.
@@ -206,6 +209,11 @@ class Pool:
         return _revisions(self.revision, self.adapters)
 
     @property
+    def model_keys(self) -> tuple[ModelKey, ...]:
+        """Of all that it runs, as ModelPin.key."""
+        return tuple((revision, self.tokenizer_hash, self.dtype) for revision in self.revisions)
+
+    @property
     def lane(self) -> str:
         """The Lane of this pool: 'pool-8k-' and 16 hex digits; the same on every machine."""
         abilities = (",".join(names) for names in (self.features, self.adapters))
@@ -222,7 +230,7 @@ def _revisions(revision: str, adapters: Iterable[str]) -> tuple[str, ...]:
 def pool_of(card: WorkerCard) -> Pool:
     """The pool of a Worker; not to be asked while it loads, since its abilities are not known."""
     return Pool(
-        *(card.model.revision, card.model.tokenizer_hash, card.model.dtype),
+        *card.model.key,
         worker_class(card.max_row_tokens),
         tuple(sorted(card.features)),
         tuple(sorted(card.adapters)),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gristmill.fleet import KnownWorker, WorkerState
+from gristmill.fleet import KnownWorker, ModelKey, WorkerState
 from gristmill.types import ModelPin
 
 #: No row has so many tokens.
@@ -55,14 +55,14 @@ class LoadingWorkers:
         self._reached: dict[_Kind, int] = {}
         self._num_died: Counter[_Kind] = Counter()
         #: When the first worker of a model was heard of.
-        self._heard_at: dict[tuple[str, str, str], tuple[float, ModelPin]] = {}
+        self._heard_at: dict[ModelKey, tuple[float, ModelPin]] = {}
 
     def add(self, worker: KnownWorker) -> None:
         model, card = worker.card.model, worker.card
-        key = (model.revision, model.tokenizer_hash, model.dtype)
-        kind = (*key, card.window_tokens, card.device)
+        kind = (*model.key, card.window_tokens, card.device)
         first = (worker.first_heard_at, model)
-        self._heard_at[key] = min(self._heard_at.get(key, first), first, key=lambda one: one[0])
+        earliest = min(self._heard_at.get(model.key, first), first, key=lambda one: one[0])
+        self._heard_at[model.key] = earliest
         if has_loaded(worker):
             self._reached[kind] = max(self._reached.get(kind, 0), card.max_row_tokens)
         elif worker.state_at(self._now) is WorkerState.LOST:

@@ -216,6 +216,11 @@ class ModelPin:
     dtype: str
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        """What it is, whatever it is called."""
+        return self.revision, self.tokenizer_hash, self.dtype
+
+    @property
     def adapter(self) -> str:
         """Identity of the LoRA adapter; empty: the model itself."""
         return self.revision.partition("+")[2]

@@ -23,11 +23,12 @@ from gristmill.control.outlook import NO_SIGN_S
 from gristmill.control.reroute import recall_one
 from gristmill.control.routes import Routes, models_alive
 from gristmill.errors import QueueError
+from gristmill.fleet import ModelKey
 from gristmill.ledger import paces, shards, turns
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.batches import NEVER
 from gristmill.ledger.shards import ShardRow
-from gristmill.ledger.turns import LaneState, ModelKey
+from gristmill.ledger.turns import LaneState
 from gristmill.pools import Fleet
 from gristmill.queues.base import BULK_LANE
 from gristmill.router import ToLane

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
+from gristmill.fleet import ModelKey
 from gristmill.ledger import size_classes, turns, workers
 from gristmill.ledger.ledger import Ledger
 from gristmill.ledger.size_classes import Kind
-from gristmill.ledger.turns import ModelKey
 from gristmill.pools import Fleet, fleet_of
 from gristmill.types import ModelPin
 
@@ -40,7 +40,7 @@ class FleetView:
         self._newest, self._num_running = 0, 0
         self._looks_at = float("-inf")
         #: What the Workers have that are alive, as of the last reading.
-        self.models_alive: frozenset[ModelPin] = frozenset()
+        self.pins_alive: frozenset[ModelPin] = frozenset()
         #: Lanes of pools that are gone, which were taken off the queue.
         self.removed_lanes: set[str] = set()
         self._shut_until: dict[str, float] = {}
@@ -89,7 +89,7 @@ class FleetView:
             known = workers.list_workers(conn)
             self._fleet = fleet_of(known, now)
             alive = [worker.card for worker in known if worker.is_alive_at(now)]
-            self.models_alive = frozenset(pin for card in alive for pin in card.pins)
+            self.pins_alive = frozenset(pin for card in alive for pin in card.pins)
             self._left, self._kinds = {}, ()
             if self._is_mixed:
                 self._read_waiting(conn, now)

@@ -13,11 +13,11 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from gristmill.control.base import Control
-from gristmill.control.routes import key_of, needs_of_shard
+from gristmill.control.routes import needs_of_shard
+from gristmill.fleet import ModelKey
 from gristmill.ledger import routed, size_classes, workers
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import ShardRow
-from gristmill.ledger.turns import ModelKey
 from gristmill.loading import NO_LIMIT
 from gristmill.needs import features_in
 from gristmill.pools import Fleet, Needs, fleet_of
@@ -89,7 +89,7 @@ class RowLimits:
         all shorter ones."""
         if self._is_sole or batch.model.name in self._worked_for:
             return NO_LIMIT
-        key = key_of(batch.model)
+        key = batch.model.key
         if key not in self._most:
             certain = find_certain(Needs(batch.model), self._fleet)
             is_free = certain == NO_LIMIT or not routed.list_sent_longer(
@@ -103,7 +103,7 @@ class RowLimits:
         """Whether a Shard may not be sent, which otherwise will be."""
         if shard.max_row_tokens > self.most_for(batch):
             return True
-        key = key_of(batch.model)
+        key = batch.model.key
         if key in self._most and shard.max_row_tokens > self._most[key][0]:
             self._most[key] = self._most[key][0], False
         return False

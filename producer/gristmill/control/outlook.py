@@ -137,7 +137,7 @@ class Outlook:
         )
 
     def _waits(self, batch: Batch, place: _Place, *reasons: str) -> Progress:
-        hint = tell_namesake(batch.model, self._fleet_view.models_alive)
+        hint = tell_namesake(batch.model, self._fleet_view.pins_alive)
         return Progress(Phase.NO_WORKER, " ".join(filter(None, (*reasons, hint))), place.num_ahead)
 
     def _who_is_missing(self, batch: Batch, now: float) -> str:

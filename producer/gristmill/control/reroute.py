@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple
 
 from gristmill.control.accept import accept_unheard
 from gristmill.control.base import Control
@@ -56,12 +55,8 @@ def reroute(control: Control) -> None:
 def _recall_too_long(control: Control, fleet: Fleet) -> None:
     """What was sent for machines that take more than any does, as is known by now, has a limit and
     waits again: it was sent while nobody was known, for instance."""
-    models = {
-        ModelPin("", revision, known.pool.tokenizer_hash, known.pool.dtype)
-        for known in fleet.known
-        for revision in known.pool.revisions
-    }
-    for model in sorted(models, key=astuple):
+    for key in sorted({key for known in fleet.known for key in known.pool.model_keys}):
+        model = ModelPin("", *key)
         most = taken_row_tokens(Needs(model, NO_LIMIT), fleet)
         with control.ledger.read() as conn:
             found = routed.list_sent_longer(conn, model, most, limit=_MAX_RECALLED)

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterator, Mapping
 from sqlalchemy import Connection
 
 from gristmill.control.fleet_view import Kinds
+from gristmill.fleet import ModelKey
 from gristmill.ledger import shards, size_classes
 from gristmill.ledger.batch import Batch
 from gristmill.ledger.shards import ShardRow
 from gristmill.ledger.size_classes import Kind, SizeClass
-from gristmill.ledger.turns import ModelKey, Only, UnderWay
+from gristmill.ledger.turns import Only, UnderWay
 from gristmill.loading import NO_LIMIT
 from gristmill.needs import features_in, least_in
 from gristmill.router import Fleet, Load, Needs, Rank, Route, ToLane, find_limits, route
@@ -60,19 +61,10 @@ def _needs_of_kind(kind: Kind, max_row_tokens: int, least_row_tokens: int) -> Ne
     )
 
 
-def key_of(model: ModelPin) -> ModelKey:
-    """What a model is, whatever it is called."""
-    return model.revision, model.tokenizer_hash, model.dtype
-
-
 def models_alive(fleet: Fleet) -> Only | None:
     """What anybody takes work of now; None, which is all, while nobody does or has said so."""
-    found = {
-        (revision, p.pool.tokenizer_hash, p.pool.dtype)
-        for p in fleet.pools
-        for revision in p.pool.revisions
-    }
-    return Only(frozenset(found)) if found else None
+    found = frozenset(key for p in fleet.pools for key in p.pool.model_keys)
+    return Only(found) if found else None
 
 
 class Routes:
@@ -121,7 +113,7 @@ class Routes:
         classes: set[str] = set()
         for kind in self._kinds if self.room[lane] > 0 else ():
             if lane in self._lanes_of(kind):
-                models.add(key_of(kind.model))
+                models.add(kind.model.key)
                 classes.add(kind.size_class)
         return Only(frozenset(models), frozenset(classes))
 
@@ -169,7 +161,7 @@ class Routes:
         self.room[lane] -= 1
         num_tokens = shard.num_expected_tokens
         self._sent[lane] = self._sent.get(lane, 0.0) + num_tokens
-        self._count_out(key_of(batch.model), num_tokens)
+        self._count_out(batch.model.key, num_tokens)
 
     def _count_out(self, key: ModelKey, num_tokens: float) -> None:
         if key in self._waiting:
@@ -226,4 +218,4 @@ class Routes:
 
     def _load(self, model: ModelPin) -> Load:
         full = frozenset(lane for lane, room in self.room.items() if room <= 0)
-        return Load(self._sent, self._waiting.get(key_of(model), 0.0), full, self._short)
+        return Load(self._sent, self._waiting.get(model.key, 0.0), full, self._short)

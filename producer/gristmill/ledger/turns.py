@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from gristmill.fleet import ModelKey
 from gristmill.ledger.batch import Batch, batch_from_row
 from gristmill.ledger.schema import batches, shards
 from gristmill.ledger.schema_dispatch import lanes, shares
@@ -55,10 +56,6 @@ class LaneState:
     num_urgent: int = 0
     urgent_until: int | None = None
     looked_at: int = 0
-
-
-#: What a model is: revision, hash of the tokenizer, dtype.
-ModelKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,11 +204,11 @@ def is_of_model(pool: Pool | ModelPin, model: ModelPin) -> bool:
     pin alone is known, may have any adapter."""
     if (pool.tokenizer_hash, pool.dtype) != (model.tokenizer_hash, model.dtype):
         return False
-    if pool.revision == model.revision or not model.adapter:
-        return pool.revision == model.revision
+    if pool.revision == model.revision:
+        return True
     if isinstance(pool, ModelPin):
         return pool.revision == model.base_revision
-    return model.revision in pool.revisions
+    return bool(model.adapter) and model.revision in pool.revisions
 
 
 def is_able(pool: Pool, needs: Needs) -> bool:

@@ -128,6 +128,7 @@ def _ring_silent_shards(control: Control, batch: Batch) -> None:
         needs, fleet = needs_of_shard(batch.model, shard), control.fleet
         row_tokens = taken_row_tokens(needs, fleet)
         if row_tokens < shard.max_row_tokens or not is_served(needs, fleet, to):
+            # What is sent anew gets its row limit, and the Lane of somebody who is there.
             recall_one(control, shard)
             continue
         if _is_for_nobody(control, batch, shard, fleet):

@@ -60,9 +60,7 @@ def put(ledger: Ledger, *beats: WorkerBeat, now: int = NOW) -> int:
 
 def ids_alive(ledger: Ledger, now: float) -> list[str]:
     with ledger.read() as conn:
-        found = [known.card.worker_id for known in workers.list_alive(conn, now)]
-        assert len(found) == workers.count_alive(conn, now)
-    return found
+        return [known.card.worker_id for known in workers.list_alive(conn, now)]
 
 
 def test_a_worker_is_known_as_it_said_it_is(ledger: Ledger) -> None:

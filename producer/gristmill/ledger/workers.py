@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gristmill.fleet import (
@@ -83,12 +83,11 @@ def list_workers(
 
 def list_alive(conn: Connection, now: float) -> list[KnownWorker]:
     """Those that load, work or drain, by id."""
-    return list(_read(conn, _alive(select(workers), now).order_by(workers.c.worker_id)))
-
-
-def count_alive(conn: Connection, now: float) -> int:
-    """How many those are, without reading them."""
-    return int(conn.execute(_alive(select(func.count()).select_from(workers), now)).scalar_one())
+    # As KnownWorker.is_alive_at has it.
+    query = select(workers).where(
+        workers.c.heard_at >= now - LOST_AFTER_S, workers.c.state != WorkerState.ENDED.value
+    )
+    return list(_read(conn, query.order_by(workers.c.worker_id)))
 
 
 def forget_old(conn: Connection, *, now: int) -> list[KnownWorker]:
@@ -132,13 +131,6 @@ def _find_telling(
         if known.card.worker_id in forgotten and known.heard_at >= heard_since:
             found.append(known.card.worker_id)
     return found
-
-
-def _alive(query: Select[Any], now: float) -> Select[Any]:
-    # As KnownWorker.is_alive_at has it.
-    return query.where(
-        workers.c.heard_at >= now - LOST_AFTER_S, workers.c.state != WorkerState.ENDED.value
-    )
 
 
 def _read(conn: Connection, query: Select[Any]) -> Iterator[KnownWorker]:

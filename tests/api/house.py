@@ -24,6 +24,7 @@ from gristmill.api.access import Scope
 from gristmill.compute import WorkerConfig
 from gristmill.local.data_folder import DataFolder
 from gristmill.local.service import Service
+from gristmill.local_model import Catalogue
 from gristmill.models import find_model
 from gristmill.queues.base import BULK_LANE, Queue
 from gristmill.settings import Settings
@@ -105,9 +106,8 @@ class House:
             patch("gristmill.control.loop._SWEEP_INTERVAL_S", 0.1),
             DataFolder(folder / "data") as data,
         ):
-            service = Service(
-                data, made, model, device="cpu", host="127.0.0.1", port=0, clock=clock
-            )
+            catalogue = Catalogue((model,), adapters=(), device="cpu")
+            service = Service(data, made, catalogue, host="127.0.0.1", port=0, clock=clock)
             failures: list[BaseException] = []
 
             def serve() -> None:

@@ -89,17 +89,15 @@ def _serve(
         from gristmill.local_model import find_catalogue
     with signals, DataFolder(data_dir) as folder:
         build_worker = find_worker()
-        found = find_catalogue(
+        catalogue = find_catalogue(
             *([model_name], adapters),
             settings=settings,
             revision=revision,
             served_names=served_names,
         )
-        model = found.base
+        model = catalogue.base
         service = Service(
-            *(folder, settings, model),
-            adapters=found.adapters,
-            device=found.device,
+            *(folder, settings, catalogue),
             host=host,
             port=port,
             telemetry=telemetry.telemetry,

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 
 from pydantic import SecretStr
 
-from gristmill.adapters import Adapter
 from gristmill.api.access import Access, Scope
 from gristmill.api.app import create_app
 from gristmill.api.context import Api
@@ -30,7 +29,7 @@ from gristmill.errors import GristmillError
 from gristmill.ledger import tenants
 from gristmill.local.data_folder import DataFolder
 from gristmill.local.worker_thread import WorkerThread
-from gristmill.models import Model, with_adapter
+from gristmill.local_model import Catalogue
 from gristmill.prices import read_prices
 from gristmill.process.health import Health
 from gristmill.process.loop_thread import LoopThread
@@ -54,12 +53,10 @@ class Service:
         self,
         folder: DataFolder,
         settings: Settings,
-        model: Model,
+        catalogue: Catalogue,
         *,
-        device: str,
         host: str,
         port: int,
-        adapters: tuple[Adapter, ...] = (),
         telemetry: Telemetry = NO_TELEMETRY,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -68,8 +65,7 @@ class Service:
         pepper = SecretStr(folder.pepper.decode())
         settings = settings.model_copy(update={"key_pepper": pepper})
         self._settings = settings
-        self._model, self._adapters = model, adapters
-        self._device = device
+        self._catalogue = catalogue
         self._worker: ComputeWorker | None = None
         self._is_stopping = False
         queue = MemoryQueue(settings.lease_s)
@@ -82,8 +78,7 @@ class Service:
         )
         telemetry.metrics.on_look(LedgerGauges(self.control, telemetry.metrics).put)
         self._loop = ControlLoop(self.control)
-        catalogue = [model, *(with_adapter(model, adapter) for adapter in adapters)]
-        self._uploads = ReadUploads(self.control, catalogue)
+        self._uploads = ReadUploads(self.control, catalogue.models)
         self._webhooks = WebhookLoop(self.control, is_sole=True)
         self.access = Access(folder.ledger, pepper=folder.pepper, clock=clock)
         api = Api(
@@ -151,13 +146,14 @@ class Service:
         self._loop.take_remaining_bells()
 
     def _load(self, build_worker: BuildWorker) -> ComputeWorker:
+        catalogue, model = self._catalogue, self._catalogue.base
         config = worker_config(
             self._settings,
-            model_path=self._model.path,
-            pin=self._model.pin,
-            max_model_len=self._model.max_model_len,
-            device=self._device,
-            adapters=self._adapters,
+            model_path=model.path,
+            pin=model.pin,
+            max_model_len=model.max_model_len,
+            device=catalogue.device,
+            adapters=catalogue.adapters,
             patience_s=self._settings.outage_patience_s,
             is_sole=True,
         )

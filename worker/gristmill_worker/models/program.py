@@ -133,7 +133,6 @@ class Program:
     def __init__(self, library: CDLL, calls: Calls) -> None:
         """For the library of program.c."""
         operations, output = calls.operations, calls.output
-        self.num_calls = len(operations)
         num_values = FIRST_INPUT + calls.num_inputs
         self._run = Kernel(library, "gristmill_run", f"2P{3 + num_values}q")
         self.begins = begins = _lay_out(calls)

@@ -25,7 +25,7 @@ from gristmill.compute import WorkerConfig
 from gristmill.local.data_folder import DataFolder
 from gristmill.local.service import Service
 from gristmill.local_model import Catalogue
-from gristmill.models import find_model
+from gristmill.models import Model, find_model
 from gristmill.queues.base import BULK_LANE, Queue
 from gristmill.settings import Settings
 from gristmill.stores.base import Store
@@ -66,6 +66,7 @@ class House:
     settings: Settings
     engine: FakeEngine
     data: DataFolder
+    model: Model
     _keys: dict[str, str] = field(default_factory=dict)
     _uploads: Any = None
 
@@ -121,7 +122,7 @@ class House:
             thread.start()
             assert ready.wait(60)
             try:
-                yield cls(service, folder, clock, made, engine, data)
+                yield cls(service, folder, clock, made, engine, data, model)
             finally:
                 engine.resume()
                 stop.set()

@@ -20,6 +20,7 @@ from gristmill.control import estimate as control_estimate
 from gristmill.ledger import estimates
 from gristmill.ledger.estimates import EstimateStatus
 from gristmill.prices import Price, PriceTable
+from gristmill.requests.tokenise import Tokeniser
 
 
 def ask(house: House, lines: list[str], tenant_id: str = "asks", **fields: Any) -> dict[str, Any]:
@@ -116,14 +117,12 @@ def test_cost_and_time_are_of_the_prices_and_of_what_was_measured(priced: House)
 
 
 def _read_all(house: House, estimate_id: str, control: Any, *, num_slices: int = 1) -> None:
-    model = house.service._model
-    uploads = house.service._uploads
     for _ in range(num_slices):
         with house.data.ledger.read() as conn:
             found = estimates.get(conn, "asks", estimate_id, now=control.now)
         assert found is not None
         assert control_estimate.estimate_slice(
-            control, found, [model], uploads._tokeniser, should_pause=lambda: num_slices > 1
+            control, found, [house.model], Tokeniser, should_pause=lambda: num_slices > 1
         )
 
 
@@ -142,8 +141,8 @@ def test_a_file_is_read_in_slices_by_one_process_at_a_time(priced: House) -> Non
         late = control_estimate.estimate_slice(
             control,
             first,
-            [house.service._model],
-            house.service._uploads._tokeniser,
+            [house.model],
+            Tokeniser,
             should_pause=lambda: False,
         )
         _read_all(house, made["id"], control, num_slices=2)

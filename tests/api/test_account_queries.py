@@ -159,7 +159,7 @@ def test_of_many_that_claim_an_estimate_one_has_it(ledger: Ledger) -> None:
         due = [estimates.list_due(conn, now=now) for now in (49, 58)]
         foreign = estimates.get(conn, "theirs", "est_1", now=9)
         num_open = estimates.count_open(conn, "mine")
-        num_removed = estimates.remove_expired(conn, now=100)
+        num_removed = estimates.remove_expired(conn, now=100, limit=9)
 
     assert num_claims == 1 and found is not None and 50 <= found.due_at < 58
     assert replace(found, due_at=0) == made and foreign is None

@@ -14,16 +14,16 @@ from typing import Any
 
 import torch
 from shrink import MAX_LEN, VOCAB_SIZE
-from tiny import EOS, NumberDecoder, fuse_with_kernels, make_packing
+from tiny import EOS, NumberDecoder, load_row_kernels, make_packing
 
 from gristmill_worker.attention.base import AttentionBackend, AttentionMetadata
 from gristmill_worker.engine.forward_batch import ForwardBatch
 from gristmill_worker.engine.kv_cache import KVCache
 from gristmill_worker.engine.model_runner import ModelRunner
+from gristmill_worker.models.fuse import fuse_and_pack
 from gristmill_worker.models.hook import ATTENTION
 from gristmill_worker.models.loader import LoadedModel
-from gristmill_worker.models.packed_weight import pack_model
-from gristmill_worker.models.probe import CallRecorder, forget_pad_token, probe, run_three_tokens
+from gristmill_worker.models.probe import forget_pad_token, probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,7 @@ def as_engine_takes_it(oracle: Any, *, packed: bool) -> LoadedModel:
     model.set_attn_implementation(ATTENTION)
     forget_pad_token(model)
     if packed:
-        fuse_with_kernels(model)
-        pack_model(model, make_packing(), lambda: run_three_tokens(model, CallRecorder()))
+        fuse_and_pack(model, make_packing(), load_row_kernels())
     return LoadedModel(
         model=model,
         layers=layers,

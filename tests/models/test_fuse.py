@@ -18,13 +18,14 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.gpt_neox import modeling_gpt_neox
 from transformers.models.llama import modeling_llama
 
-from gristmill_worker.models.fuse import fuse_model
+from gristmill_worker.models.fuse import fuse_modules, fuse_positions
 from gristmill_worker.models.gated import FusedActivation, FusedGatedMLP, fuse_activations
 from gristmill_worker.models.hook import ATTENTION
 from gristmill_worker.models.norm import FusedRMSNorm, fuse_norms
 from gristmill_worker.models.probe import CallRecorder, forget_pad_token, run_three_tokens
 from gristmill_worker.models.rotary import fuse_rotary
 from gristmill_worker.models.row_kernels import GateForm, RowKernels
+from gristmill_worker.models.watch import called_with_one_tensor
 
 SILU, TANH_GELU = GateForm(1.0), GateForm(1.5957691216057308, 0.044715)
 
@@ -142,6 +143,10 @@ def test_log_sum_exp_passes_over_what_is_impossible_and_hands_on_what_is_no_numb
     assert found[1:].isnan().all()
 
 
+def _widths(model: nn.Module) -> dict[nn.Module, int]:
+    return called_with_one_tensor(model, lambda: model(randn(1, 3, 24)))
+
+
 class _Clamped(nn.Module):
     """What looks like a norm, and is none for large numbers."""
 
@@ -169,7 +174,7 @@ def test_norms_are_found_by_what_they_do(kernels: RowKernels) -> None:
         norm.weight.copy_(torch.randn(24))
     plain = copy.deepcopy(model)
 
-    fuse_norms(model, lambda: model(randn(1, 3, 24)), kernels)
+    fuse_norms(model, _widths(model), kernels)
 
     assert [type(norm) is FusedRMSNorm for norm in model] == [True] * 3 + [False] * 3
     x = randn(1, 9, 24) * 1e-3
@@ -197,7 +202,7 @@ def test_gated_mlps_are_found_by_what_they_do(kernels: RowKernels) -> None:
     model = nn.Sequential(*kinds, *others).eval().requires_grad_(False)
     plain = copy.deepcopy(model)
 
-    fuse_activations(model, lambda: model(randn(1, 3, 24)), kernels)
+    fuse_activations(model, _widths(model), kernels)
 
     assert [type(mlp) is FusedGatedMLP for mlp in model] == [True] * 4 + [False] * 4
     assert [type(mlp.act) is FusedActivation for mlp in model[4:]] == [False, False, True, True]
@@ -209,7 +214,7 @@ def test_a_module_in_two_places_stays_one(kernels: RowKernels) -> None:
     shared = modeling_llama.LlamaRMSNorm(24)
     model = nn.Sequential(shared, nn.Sequential(shared)).eval()
 
-    fuse_norms(model, lambda: model(randn(1, 3, 24)), kernels)
+    fuse_norms(model, _widths(model), kernels)
 
     assert type(model[0]) is FusedRMSNorm
     assert model[1][0] is model[0]
@@ -231,7 +236,8 @@ def test_a_fused_model_computes_the_same(
     before = CallRecorder()
     run_three_tokens(plain, before)
 
-    fuse_model(fused, kernels)
+    fuse_modules(fused, kernels)
+    fuse_positions(fused, kernels)
     after = CallRecorder()
     run_three_tokens(fused, after)
 
@@ -249,7 +255,7 @@ def test_rotation_is_replaced_in_this_model_only(kernels: RowKernels) -> None:
     function, model, other = modeling_llama.apply_rotary_pos_emb, *map(make_model, ["llama"] * 2)
     model.set_attn_implementation(ATTENTION)
 
-    fuse_model(model, kernels)
+    fuse_positions(model, kernels)
 
     assert modeling_llama.apply_rotary_pos_emb is function
     assert not any("forward" in vars(module) for module in other.modules())

@@ -16,12 +16,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
 from gristmill.types import Job, JobKind, Prompt, Row, SamplingParams
-from gristmill_worker.models.fuse import fuse_model
+from gristmill_worker.models.fuse import fuse_and_pack
 from gristmill_worker.models.hook import ATTENTION
 from gristmill_worker.models.loader import LoadedModel
-from gristmill_worker.models.packed_weight import pack_model
 from gristmill_worker.models.packing import Packing, choose_packing
-from gristmill_worker.models.probe import CallRecorder, probe, run_three_tokens
+from gristmill_worker.models.probe import probe
 from gristmill_worker.models.row_kernels import RowKernels
 
 VOCAB_SIZE = 199
@@ -119,13 +118,6 @@ def load_row_kernels() -> RowKernels | None:
         return RowKernels.load(Path(folder))
 
 
-def fuse_with_kernels(model: Any) -> None:
-    """As the loader does it, where there is a C compiler."""
-    kernels = load_row_kernels()
-    if kernels is not None:
-        fuse_model(model, kernels)
-
-
 def as_loaded(model: torch.nn.Module, *, packed: bool) -> LoadedModel:
     """The same weights as the Engine takes them, with plain or packed linear layers."""
     ours = copy.deepcopy(model)
@@ -134,8 +126,7 @@ def as_loaded(model: torch.nn.Module, *, packed: bool) -> LoadedModel:
     ours.set_attn_implementation(ATTENTION)
     config.pad_token_id = None
     if packed:
-        fuse_with_kernels(ours)
-        pack_model(ours, make_packing(), lambda: run_three_tokens(ours, CallRecorder()))
+        fuse_and_pack(ours, make_packing(), load_row_kernels())
     return LoadedModel(
         model=ours,
         layers=layers,

@@ -100,7 +100,7 @@ def _remove_records(control: Control) -> None:
     now = control.now
     before = now - control.settings.audit_lifetime_s
     with control.ledger.write() as conn:
-        estimates.remove_expired(conn, now=now)
+        estimates.remove_expired(conn, now=now, limit=_MAX_RECORDS)
         audit.remove_older(conn, created_before=before, limit=_MAX_RECORDS)
         idempotency.remove_older(conn, now=now, limit=_MAX_RECORDS)
         sessions.forget_ended(conn, now=now, limit=_MAX_RECORDS)

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, delete, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
+from gristmill.ledger.oldest import remove_oldest
 from gristmill.ledger.schema_account import estimates
 from gristmill.types import Endpoint
 
@@ -123,9 +124,9 @@ def replace(conn: Connection, before: Estimate, now: Estimate) -> bool:
     return conn.execute(statement.values(**_values(now))).rowcount == 1
 
 
-def remove_expired(conn: Connection, *, now: int) -> int:
-    """Of all tenants; how many."""
-    return conn.execute(delete(estimates).where(estimates.c.expires_at <= now)).rowcount
+def remove_expired(conn: Connection, *, now: int, limit: int) -> int:
+    """Of all tenants, the oldest first; how many."""
+    return remove_oldest(conn, estimates, estimates.c.expires_at, before=now + 1, limit=limit)
 
 
 def _values(estimate: Estimate) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import ColumnElement, Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from gristmill.ledger.oldest import remove_oldest
 from gristmill.ledger.schema_tickets import tickets
 
 #: A message that nobody has taken up is rung again after so long, which doubles each time.
@@ -25,6 +26,7 @@ _MAX_DOUBLINGS = 6
 HOLD_S = 15
 #: A ticket that nobody needs any more, because its object has ended another way.
 _FORGOTTEN_AFTER_S = 86_400
+_MAX_FORGOTTEN = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +92,9 @@ def finish(conn: Connection, held: Ticket) -> None:
 
 
 def forget_old(conn: Connection, *, now: int) -> None:
-    """Remove those that nobody has rung for a day."""
-    conn.execute(delete(tickets).where(tickets.c.due_at < now - _FORGOTTEN_AFTER_S))
+    """Remove those that nobody has rung for a day, a bounded part at a time."""
+    before = now - _FORGOTTEN_AFTER_S
+    remove_oldest(conn, tickets, tickets.c.due_at, before=before, limit=_MAX_FORGOTTEN)
 
 
 def _change(conn: Connection, ticket: Ticket, **values: object) -> bool:

@@ -82,12 +82,13 @@ def _build(build: Any, *args: Any) -> Any:
         ("check_weights", "weights read"),
         ("forget_pad_token", "weights placed"),
         ("choose_packing", "kernels found"),
-        ("fuse_model", "parts fused"),
-        ("pack_model", "weights packed"),
         ("_let_go_of_files", "files let go"),
     ):
         if hasattr(loader, name):
             after("gristmill_worker.models.loader", name, step)
+    after("gristmill_worker.models.fuse", "fuse_modules", "modules fused")
+    after("gristmill_worker.models.fuse", "pack_model", "weights packed")
+    after("gristmill_worker.models.fuse", "fuse_positions", "positions fused")
     importlib.import_module("gristmill_worker.build")
     done("import of the engine")
     after("gristmill_worker.build", "build_engine", "engine built", before="tokenizer")

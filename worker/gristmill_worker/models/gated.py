@@ -8,7 +8,7 @@ of several magnitudes. Modules that do more, such as clamp or scale, are left al
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from torch import nn
 
 from gristmill_worker.models.row_kernels import GateForm, RowKernels
 from gristmill_worker.models.watch import (
-    called_with_one_tensor,
     functions_called,
     is_same,
     replace_modules,
@@ -53,12 +52,13 @@ def find_form(module: nn.Module) -> GateForm | None:
 
 
 @torch.inference_mode()
-def fuse_activations(model: nn.Module, forward: Callable[[], object], kernels: RowKernels) -> None:
+def fuse_activations(
+    model: nn.Module, widths: Mapping[nn.Module, int], kernels: RowKernels
+) -> None:
     """Replace every gated MLP, and every other activation that our kernel has.
 
-    To be called while the linear layers are plain; `forward` runs the model once.
+    To be called while the linear layers are plain; for `widths` see called_with_one_tensor.
     """
-    widths = called_with_one_tensor(model, forward)
 
     def mlp(module: nn.Module) -> nn.Module | None:
         return _fused(module, widths[module], kernels) if module in widths else None

@@ -20,18 +20,11 @@ from transformers import (
 from gristmill.errors import ModelUnsupported, UsageError
 from gristmill_worker.models.adapter_files import load_adapters
 from gristmill_worker.models.adapters import Deltas
-from gristmill_worker.models.fuse import fuse_model
+from gristmill_worker.models.fuse import fuse_and_pack
 from gristmill_worker.models.hook import ATTENTION
-from gristmill_worker.models.packed_weight import pack_model
 from gristmill_worker.models.packing import choose_packing
 from gristmill_worker.models.plain_weights import let_go_of_files, trim_memory
-from gristmill_worker.models.probe import (
-    CallRecorder,
-    LayerSpec,
-    forget_pad_token,
-    probe,
-    run_three_tokens,
-)
+from gristmill_worker.models.probe import LayerSpec, forget_pad_token, probe
 from gristmill_worker.models.row_kernels import RowKernels
 
 #: Where configurations say how many positions a model knows, in the order of trust.
@@ -104,9 +97,7 @@ def load_model(
     kernels = None
     if packing is not None:
         kernels = None if kernels_dir is None else RowKernels.load(kernels_dir)
-        if kernels is not None:
-            fuse_model(model, kernels)
-        pack_model(model, packing, lambda: run_three_tokens(model, CallRecorder()))
+        fuse_and_pack(model, packing, kernels)
         let_go_of_files(model)
     loaded = LoadedModel(
         model=model,

@@ -6,14 +6,13 @@ made of, and its results on random numbers of several magnitudes are those of ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
 
 from gristmill_worker.models.row_kernels import RowKernels
 from gristmill_worker.models.watch import (
-    called_with_one_tensor,
     functions_called,
     is_same,
     replace_modules,
@@ -33,9 +32,8 @@ _LARGEST_EPS = 1e-2
 
 
 @torch.inference_mode()
-def fuse_norms(model: nn.Module, forward: Callable[[], object], kernels: RowKernels) -> None:
-    """Replace every RMS norm of the model; `forward` runs the model once."""
-    widths = called_with_one_tensor(model, forward)
+def fuse_norms(model: nn.Module, widths: Mapping[nn.Module, int], kernels: RowKernels) -> None:
+    """Replace every RMS norm of the model; for `widths` see called_with_one_tensor."""
 
     def replacement(module: nn.Module) -> nn.Module | None:
         if module not in widths or not _may_be_norm(module):

@@ -80,7 +80,8 @@ def of_tensors(tensors: Iterable[torch.Tensor]) -> float:
 
 
 @functools.cache
-def packed_weights(loaded: LoadedModel) -> list[torch.Tensor]:
+def packed_weights() -> list[torch.Tensor]:
+    """Of the one model of this process, once it is loaded."""
     return [m._panels for m in gc.get_objects() if type(m) is CompiledMatrix]
 
 
@@ -103,7 +104,7 @@ def parts(loaded: LoadedModel | None, engine: ContinuousBatchingEngine | None) -
         else:
             anonymous += amount
     if loaded is not None:
-        found["packed weights"] = of_tensors(packed_weights(loaded))
+        found["packed weights"] = of_tensors(packed_weights())
         found["plain weights"] = of_tensors(loaded.model.parameters())
     if engine is not None:
         layers = [layer for layer in engine._runner.kv_cache.layers if layer.is_written]

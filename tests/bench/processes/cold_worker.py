@@ -74,7 +74,6 @@ def _build(build: Any, *args: Any) -> Any:
     import_quickly("torch")
     done("import of torch")
     import_quickly("gristmill_worker.models.loader")
-    loader = sys.modules["gristmill_worker.models.loader"]
     done("import of transformers")
     for name, step in (
         ("read_config", "configuration"),
@@ -82,13 +81,15 @@ def _build(build: Any, *args: Any) -> Any:
         ("check_weights", "weights read"),
         ("forget_pad_token", "weights placed"),
         ("choose_packing", "kernels found"),
-        ("_let_go_of_files", "files let go"),
+        ("let_go_of_files", "files let go"),
     ):
-        if hasattr(loader, name):
-            after("gristmill_worker.models.loader", name, step)
-    after("gristmill_worker.models.fuse", "fuse_modules", "modules fused")
-    after("gristmill_worker.models.fuse", "pack_model", "weights packed")
-    after("gristmill_worker.models.fuse", "fuse_positions", "positions fused")
+        after("gristmill_worker.models.loader", name, step)
+    for name, step in (
+        ("fuse_modules", "modules fused"),
+        ("pack_model", "weights packed"),
+        ("fuse_positions", "positions fused"),
+    ):
+        after("gristmill_worker.models.fuse", name, step)
     importlib.import_module("gristmill_worker.build")
     done("import of the engine")
     after("gristmill_worker.build", "build_engine", "engine built", before="tokenizer")
